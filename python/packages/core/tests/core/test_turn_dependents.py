@@ -1,0 +1,231 @@
+# Copyright (c) Microsoft. All rights reserved.
+
+"""Agents that other packages bring keep working: released call shapes (T14), any agent in a loop (T13)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from agent_framework import (
+    Agent,
+    AgentLoopMiddleware,
+    AgentResponse,
+    AgentSession,
+    BaseAgent,
+    ContextProvider,
+    InMemoryHistoryProvider,
+    Message,
+    RawAgent,
+    SessionContext,
+    WorkflowAgent,
+    WorkflowBuilder,
+    WorkflowContext,
+    executor,
+)
+from agent_framework._agents import _RunContext
+
+from ._turn_scope_helpers import (
+    RunRecorder,
+    ScriptedChatClient,
+    SelfRunningAgent,
+    SelfRunningAgentWithMiddleware,
+    TurnRecorder,
+    both_modes,
+    both_orders,
+    in_order,
+    iterate,
+    run_turn,
+)
+
+both_call_sites = pytest.mark.parametrize("from_result_hook", [False, True], ids=["in_the_run", "in_a_result_hook"])
+
+
+class OverridingAgent(Agent):
+    """Overrides ``_run_after_providers`` with exactly the keywords that released packages override it with."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.seen_responses: list[str] = []
+
+    async def _run_after_providers(self, *, session: AgentSession | None, context: SessionContext) -> None:
+        if context.response is not None:
+            self.seen_responses.append(context.response.text)
+        await super()._run_after_providers(session=session, context=context)
+
+
+# region T14: the call shapes of released packages
+
+
+@pytest.mark.contract("T14")
+@both_modes
+@both_orders
+async def test_an_override_with_the_released_keywords_takes_part_in_a_turn(stream: bool, history_first: bool) -> None:
+    recorder = TurnRecorder()
+    agent = OverridingAgent(
+        client=ScriptedChatClient(),
+        context_providers=in_order(history_first, InMemoryHistoryProvider(), recorder),
+        middleware=[AgentLoopMiddleware(iterate(3), max_iterations=None)],
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert recorder.count == 1
+
+
+@pytest.mark.contract("T14")
+@both_modes
+async def test_an_override_with_the_released_keywords_is_called_for_every_run(stream: bool) -> None:
+    """An override may be called at the boundary as well; what it must not do is miss a run."""
+    agent = OverridingAgent(
+        client=ScriptedChatClient(["answer 1", "answer 2", "answer 3"]),
+        context_providers=[InMemoryHistoryProvider(), TurnRecorder()],
+        middleware=[AgentLoopMiddleware(iterate(3), max_iterations=None)],
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert agent.seen_responses[:3] == ["answer 1", "answer 2", "answer 3"]
+
+
+@pytest.mark.contract("T14")
+def test_run_after_providers_needs_the_released_keywords_and_no_others() -> None:
+    """A guard, green without the turn scope too."""
+    parameters = inspect.signature(BaseAgent._run_after_providers).parameters
+
+    required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
+
+    assert required == ["self", "session", "context"]
+    assert parameters["session"].kind is parameters["context"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+@pytest.mark.contract("T14")
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        (
+            "_prepare_run_context",
+            [
+                "messages",
+                "session",
+                "tools",
+                "options",
+                "compaction_strategy",
+                "tokenizer",
+                "function_invocation_kwargs",
+                "client_kwargs",
+            ],
+        ),
+        ("_update_session_from_chat_response", ["session", "response"]),
+        ("_update_session_from_chat_response_update", ["session", "update"]),
+    ],
+)
+def test_the_seams_that_released_packages_override_keep_their_signatures(method: str, parameters: list[str]) -> None:
+    """A guard, green without the turn scope too."""
+    assert list(inspect.signature(getattr(RawAgent, method)).parameters) == ["self", *parameters]
+
+
+@pytest.mark.contract("T14")
+def test_the_run_context_of_released_packages_keeps_its_keys() -> None:
+    """A guard, green without the turn scope too."""
+    assert {
+        "session",
+        "session_context",
+        "input_messages",
+        "session_messages",
+        "agent_name",
+        "suppress_response_id",
+        "chat_options",
+        "compaction_strategy",
+        "tokenizer",
+        "client_kwargs",
+        "function_invocation_kwargs",
+    } <= set(_RunContext.__annotations__)
+
+
+@pytest.mark.contract("T14")
+@both_orders
+async def test_a_call_outside_of_any_turn_is_its_own_boundary(history_first: bool) -> None:
+    """The history is stored first and the turn-scoped provider fires, in this one call."""
+    recorder = TurnRecorder()
+    agent = SelfRunningAgent(context_providers=in_order(history_first, InMemoryHistoryProvider(), recorder))
+    session = agent.create_session()
+    context = SessionContext(session_id=session.session_id, input_messages=[Message(role="user", contents=["task"])])
+    context._response = AgentResponse(messages=[Message(role="assistant", contents=["answer"])])
+
+    await agent._run_after_providers(session=session, context=context)
+
+    assert [call.stored_texts for call in recorder.calls] == [["task", "answer"]]
+
+
+@pytest.mark.contract("T14")
+@both_modes
+@both_orders
+@both_call_sites
+async def test_a_run_of_an_agent_with_its_own_run_loop_is_a_turn(
+    stream: bool, history_first: bool, from_result_hook: bool
+) -> None:
+    recorder = TurnRecorder()
+    agent = SelfRunningAgent(
+        answers=["answer 1", "answer 2"],
+        from_result_hook=from_result_hook,
+        context_providers=in_order(history_first, InMemoryHistoryProvider(), recorder),
+    )
+    session = agent.create_session()
+
+    await run_turn(agent, "task 1", stream=stream, session=session)
+    await run_turn(agent, "task 2", stream=stream, session=session)
+
+    assert [call.stored_texts for call in recorder.calls] == [
+        ["task 1", "answer 1"],
+        ["task 1", "answer 1", "task 2", "answer 2"],
+    ]
+
+
+@pytest.mark.contract("T14")
+@both_modes
+@both_orders
+@both_call_sites
+async def test_a_looped_agent_with_its_own_run_loop_fires_once(
+    stream: bool, history_first: bool, from_result_hook: bool
+) -> None:
+    recorder = TurnRecorder()
+    run_scoped = RunRecorder()
+    agent = SelfRunningAgentWithMiddleware(
+        from_result_hook=from_result_hook,
+        context_providers=[run_scoped, *in_order(history_first, InMemoryHistoryProvider(), recorder)],
+        middleware=[AgentLoopMiddleware(iterate(3), max_iterations=None)],
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert (agent.runs, run_scoped.count, recorder.count) == (3, 3, 1)
+
+
+@pytest.mark.contract("T14")
+@both_modes
+@both_orders
+async def test_a_run_of_a_workflow_agent_is_a_turn(stream: bool, history_first: bool) -> None:
+    recorder = TurnRecorder()
+    agent = echo_workflow_agent(in_order(history_first, InMemoryHistoryProvider(), recorder))
+    session = agent.create_session()
+
+    await run_turn(agent, "task", stream=stream, session=session)
+
+    assert [call.stored_texts for call in recorder.calls] == [["task", "echo: task"]]
+
+
+def echo_workflow_agent(context_providers: list[ContextProvider]) -> WorkflowAgent:
+    @executor(id="echo")
+    async def echo(messages: list[Message], ctx: WorkflowContext[Any, AgentResponse]) -> None:
+        await ctx.yield_output(
+            AgentResponse(messages=[Message(role="assistant", contents=[f"echo: {messages[-1].text}"])])
+        )
+
+    workflow = WorkflowBuilder(start_executor=echo, output_from=[echo]).build()
+    return WorkflowAgent(workflow, context_providers=context_providers)
+
+
+# endregion
