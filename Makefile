@@ -1,0 +1,24 @@
+# The front door. Every command a person types is a target here; the work is done in scripts/patchset/.
+
+PYTHON ?= python3
+BASE ?=
+
+TOOLS := build/tools/bin
+PATCHSET = env -u PYTHONHOME -u PYTHONSTARTUP -u PYTHONDONTWRITEBYTECODE PYTHONNOUSERSITE=1 PYTHONPATH=scripts \
+	$(TOOLS)/python -m patchset
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  BASE=<release> picks a served release, BASE=all every one; the newest served one when left out."
+	@echo "  PYTHON=<python> picks the Python that the tools are made with (3.10 or newer; make test and prove: 3.11)."
+
+.PHONY: tools
+tools: ## make the environment of the tools (every other command does it when needed)
+	@command -v $(PYTHON) >/dev/null || { echo "tools: $(PYTHON) is not installed" >&2; \
+		echo "  next:  install Python 3.11 or newer, or say which: make PYTHON=/path/to/python3 ..." >&2; exit 2; }
+	@env -u PYTHONHOME -u PYTHONPATH -u PYTHONSTARTUP $(PYTHON) scripts/bootstrap.py

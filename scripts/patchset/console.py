@@ -1,0 +1,75 @@
+"""What a person sees: progress with elapsed time on the error stream, results on the output stream.
+
+Plain lines when the stream is not a terminal, so that a log of a build server reads well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Print one line of a result."""
+    out.print(escape(text))
+
+
+class Progress:
+    """The line of a running step."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.outcome = "done"
+        self._note = ""
+        self._started = time.monotonic()
+
+    def note(self, text: str) -> None:
+        """Say how far the step is; shown on a terminal only."""
+        self._note = text
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def __rich__(self) -> str:
+        note = f" {self._note}" if self._note else ""
+        return escape(f"{self.title} ... {self.elapsed:.0f} s{note}")
+
+
+@contextmanager
+def step(title: str) -> Generator[Progress]:
+    """Show that `title` is going on, and at its end how long it took.
+
+    Args:
+        title: The step, as in `1.14.0: fetch`.
+
+    Yields:
+        The progress, to note how far the step is and to replace the word `done` at its end.
+    """
+    progress = Progress(title)
+    if err.is_terminal:
+        with err.status(progress):
+            yield progress
+    else:
+        err.print(escape(f"{title} ..."))
+        yield progress
+    err.print(escape(f"{title}: {progress.outcome} ({progress.elapsed:.1f} s)"))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; on anything but a terminal it is as wide as its text, so that nothing is cut."""
+    drawn = Table(title=escape(title), title_justify="left", safe_box=not out.is_terminal)
+    for column in columns:
+        drawn.add_column(escape(column), no_wrap=not out.is_terminal)
+    for row in rows:
+        drawn.add_row(*(escape(cell) for cell in row))
+    width = None if out.is_terminal else max(out.width, out.measure(drawn).maximum)
+    out.print(drawn, width=width, crop=out.is_terminal)
