@@ -30,6 +30,7 @@ from agent_framework import (
     SessionContext,
     normalize_messages,
 )
+from agent_framework.observability import ChatTelemetryLayer
 
 both_modes = pytest.mark.parametrize("stream", [False, True], ids=["non_streaming", "streaming"])
 both_orders = pytest.mark.parametrize("history_first", [True, False], ids=["history_first", "history_last"])
@@ -51,7 +52,7 @@ class ModelRequest:
         return [message.text for message in self.messages if message.text]
 
 
-class ScriptedChatClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
+class ScriptedChatClient(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelemetryLayer, BaseChatClient):
     """Answers model call ``n`` (1-based) from a script and records what it was asked.
 
     A sequence runs through its replies and repeats the last one; a callable gets the call number and the messages.
@@ -131,7 +132,14 @@ class AfterRun:
     turn_state: str | None
     response: AgentResponse | None
     input_texts: list[str]
+    options: dict[str, Any]
     stored_texts: list[str]
+
+    @property
+    def answers(self) -> list[str]:
+        """The texts of the response's assistant messages."""
+        assert self.response is not None, "the context has no response"
+        return texts([message for message in self.response.messages if message.role == "assistant"])
 
 
 class RunRecorder(ContextProvider):
@@ -172,6 +180,7 @@ class RunRecorder(ContextProvider):
                 turn_state=getattr(context, "turn_state", None),
                 response=context.response,
                 input_texts=texts(context.input_messages),
+                options=dict(context.options),
                 stored_texts=texts(stored_messages(session)),
             )
         )
@@ -186,6 +195,12 @@ class TurnRecorder(RunRecorder):
 
     def __init__(self, source_id: str = "turn_recorder", **kwargs: Any) -> None:
         super().__init__(source_id, **kwargs)
+
+    @property
+    def boundary(self) -> AfterRun:
+        """The one call of a test that runs one turn."""
+        assert self.count == 1, f"after_run fired {self.count} times in this turn"
+        return self.calls[0]
 
 
 class SelfRunningAgent(BaseAgent):
@@ -334,3 +349,12 @@ def iterate(times: int) -> Callable[..., bool]:
         return iteration < times
 
     return should_continue
+
+
+def call_tools_then_answer(name: str, times: int) -> Callable[[int, list[Message]], Reply]:
+    """A script that asks for the tool ``name`` in ``times`` model calls and answers in every later one."""
+
+    def script(call: int, messages: list[Message]) -> Reply:
+        return call_tool(name, f"call-{call}", number=call) if call <= times else f"answer {call}"
+
+    return script

@@ -362,7 +362,7 @@ async def test_the_boundary_of_a_loop_sees_everything_that_was_persisted(stream:
 
     await run_turn(agent, "task", stream=stream, session=agent.create_session())
 
-    assert recorder.calls[0].stored_texts == ["task", "answer 1", "go on", "answer 2", "go on", "answer 3"]
+    assert recorder.boundary.stored_texts == ["task", "answer 1", "go on", "answer 2", "go on", "answer 3"]
 
 
 @pytest.mark.contract("T3")
@@ -379,7 +379,7 @@ async def test_the_boundary_of_a_plain_run_sees_everything_that_was_persisted(
 
     await run_turn(agent, "task", stream=stream, session=agent.create_session())
 
-    assert recorder.calls[0].stored_texts == ["task", "answer"]
+    assert recorder.boundary.stored_texts == ["task", "answer"]
 
 
 @pytest.mark.contract("T3")
