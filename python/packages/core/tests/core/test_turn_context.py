@@ -205,12 +205,9 @@ async def test_the_response_has_the_tool_calls_and_results_of_every_iteration(st
     response = recorder.boundary.response
     assert response is not None
     contents = [content for message in response.messages for content in message.contents]
-    assert [content.call_id for content in contents if content.type == "function_call"] == ["call-1", "call-3", "call-5"]
-    assert [content.call_id for content in contents if content.type == "function_result"] == [
-        "call-1",
-        "call-3",
-        "call-5",
-    ]
+    call_ids = ["call-1", "call-3", "call-5"]
+    assert [content.call_id for content in contents if content.type == "function_call"] == call_ids
+    assert [content.call_id for content in contents if content.type == "function_result"] == call_ids
 
 
 @pytest.mark.contract("T9")

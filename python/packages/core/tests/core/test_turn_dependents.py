@@ -12,14 +12,18 @@ import pytest
 from agent_framework import (
     Agent,
     AgentLoopMiddleware,
+    AgentMiddlewareLayer,
     AgentResponse,
+    AgentResponseUpdate,
     AgentSession,
     BaseAgent,
     ContextProvider,
     InMemoryHistoryProvider,
     Message,
     RawAgent,
+    ResponseStream,
     SessionContext,
+    SupportsAgentRun,
     WorkflowAgent,
     WorkflowBuilder,
     WorkflowContext,
@@ -226,6 +230,145 @@ def echo_workflow_agent(context_providers: list[ContextProvider]) -> WorkflowAge
 
     workflow = WorkflowBuilder(start_executor=echo, output_from=[echo]).build()
     return WorkflowAgent(workflow, context_providers=context_providers)
+
+
+# endregion
+# region T13: any agent can be looped
+
+
+class ClosedSdk:
+    """An SDK whose calls take what they name and nothing else."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+
+    def send(self, prompt: str, *, model: str | None = None, timeout: float | None = None) -> str:
+        self.calls.append({"model": model, "timeout": timeout})
+        return f"answer to {prompt}"
+
+
+class ForwardingAgent(SelfRunningAgent):
+    """Forwards its run options to the SDK, as the released GitHub Copilot agent does."""
+
+    def __init__(self, sdk: ClosedSdk, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sdk = sdk
+
+    async def _answer(self, session: Any, context: SessionContext, options: Any) -> Message:
+        await super()._answer(session, context, options)
+        return Message(
+            role="assistant",
+            contents=[self.sdk.send(context.input_messages[-1].text, **(options or {}))],
+            message_id=f"answer-{id(self)}-{self.runs}",
+        )
+
+
+class ForwardingAgentWithMiddleware(AgentMiddlewareLayer, ForwardingAgent):
+    """The same agent behind the middleware layer."""
+
+
+class MinimalAgent:
+    """Satisfies ``SupportsAgentRun`` and knows nothing of context providers."""
+
+    def __init__(self, middleware: Any = None) -> None:
+        self.id, self.name, self.description = "minimal", "minimal", None
+        self.runs = 0
+
+    def run(self, messages: Any = None, *, stream: bool = False, session: Any = None, **kwargs: Any) -> Any:
+        self.runs += 1
+        message = Message(role="assistant", contents=[f"answer {self.runs}"])
+
+        async def updates() -> Any:
+            yield AgentResponseUpdate(contents=message.contents, role=message.role)
+
+        async def respond() -> AgentResponse:
+            return AgentResponse(messages=[message])
+
+        return ResponseStream(updates(), finalizer=AgentResponse.from_updates) if stream else respond()
+
+    def create_session(self, *, session_id: str | None = None) -> AgentSession:
+        return AgentSession(session_id=session_id)
+
+    def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
+        return AgentSession(service_session_id=service_session_id, session_id=session_id)
+
+
+class MinimalLoopedAgent(AgentMiddlewareLayer, MinimalAgent):
+    """The middleware layer around an agent that is no ``BaseAgent``."""
+
+    def __init__(self, middleware: Any) -> None:
+        super().__init__(middleware=middleware)
+        self.middleware = middleware
+
+
+@pytest.mark.contract("T13")
+@both_modes
+async def test_an_agent_that_forwards_its_options_to_a_closed_sdk_can_be_looped(stream: bool) -> None:
+    sdk = ClosedSdk()
+    recorder = TurnRecorder()
+    agent = ForwardingAgentWithMiddleware(
+        sdk,
+        context_providers=[InMemoryHistoryProvider(), recorder],
+        middleware=[AgentLoopMiddleware(iterate(3), max_iterations=None)],
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session(), options={"model": "best"})
+
+    assert sdk.calls == [{"model": "best", "timeout": None}] * 3
+
+
+@pytest.mark.contract("T13")
+@both_modes
+async def test_an_agent_that_forwards_its_options_fires_once(stream: bool) -> None:
+    recorder = TurnRecorder()
+    agent = ForwardingAgentWithMiddleware(
+        ClosedSdk(),
+        context_providers=[InMemoryHistoryProvider(), recorder],
+        middleware=[AgentLoopMiddleware(iterate(3), max_iterations=None)],
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session(), options={"model": "best"})
+
+    assert recorder.count == 1
+
+
+@pytest.mark.contract("T13")
+@both_modes
+async def test_an_agent_without_context_providers_can_be_looped(stream: bool) -> None:
+    """A guard, green without the turn scope too."""
+    agent = SelfRunningAgentWithMiddleware(middleware=[AgentLoopMiddleware(iterate(3), max_iterations=None)])
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert agent.runs == 3
+
+
+@pytest.mark.contract("T13")
+@pytest.mark.parametrize("with_session", [True, False], ids=["with_session", "without_session"])
+@both_modes
+async def test_an_agent_that_is_no_base_agent_can_be_looped(stream: bool, with_session: bool) -> None:
+    """A guard, green without the turn scope too."""
+    agent = MinimalLoopedAgent(middleware=[AgentLoopMiddleware(iterate(3), max_iterations=None)])
+
+    response = await run_turn(agent, "task", stream=stream, session=agent.create_session() if with_session else None)
+
+    assert isinstance(agent, SupportsAgentRun)
+    assert agent.runs == 3
+    assert response.messages[-1].text == "answer 3"
+
+
+@pytest.mark.contract("T13")
+@both_modes
+async def test_an_agent_that_only_lists_context_providers_can_be_looped(stream: bool) -> None:
+    """A guard, green without the turn scope too: the attribute alone does not make it run them."""
+    agent = MinimalLoopedAgent(middleware=[AgentLoopMiddleware(iterate(2), max_iterations=None)])
+    recorder = TurnRecorder()
+    agent.context_providers = [recorder]  # type: ignore[attr-defined]
+
+    response = await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert response.messages[-1].text == "answer 2"
+    assert recorder.count == 0
 
 
 # endregion
