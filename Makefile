@@ -22,3 +22,7 @@ tools: ## make the environment of the tools (every other command does it when ne
 	@command -v $(PYTHON) >/dev/null || { echo "tools: $(PYTHON) is not installed" >&2; \
 		echo "  next:  install Python 3.11 or newer, or say which: make PYTHON=/path/to/python3 ..." >&2; exit 2; }
 	@env -u PYTHONHOME -u PYTHONPATH -u PYTHONSTARTUP $(PYTHON) scripts/bootstrap.py
+
+.PHONY: apply
+apply: tools ## the base checkout with the patches applied
+	@$(PATCHSET) apply --base "$(BASE)"

@@ -16,7 +16,9 @@ from patchset import console
 from patchset.errors import USAGE, PatchsetError
 from patchset.paths import Layout
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "apply": "patchset.apply:command",
+}
 """Command to `module:attribute`, in the order of the flow."""
 
 

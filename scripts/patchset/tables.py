@@ -33,8 +33,8 @@ def rows(layout: Layout, path: Path, name: str, *, step: str) -> list[dict[str, 
         PatchsetError: The file cannot be read, or has anything but such rows.
     """
     table = read(layout, path, step=step)
-    found = cast("list[object]", table.pop(name, []))
-    if table or not all(isinstance(row, dict) for row in found):
+    found: Any = table.pop(name, [])
+    if table or not isinstance(found, list) or not all(isinstance(row, dict) for row in cast("list[Any]", found)):
         raise PatchsetError(
             step, f"{path.name} may have [[{name}]] rows and nothing else", where=layout.show(path), exit_code=USAGE
         )
