@@ -26,3 +26,7 @@ tools: ## make the environment of the tools (every other command does it when ne
 .PHONY: apply
 apply: tools ## the base checkout with the patches applied
 	@$(PATCHSET) apply --base "$(BASE)"
+
+.PHONY: export
+export: tools ## write the commits of a checkout back as patches
+	@$(PATCHSET) export --base "$(BASE)"

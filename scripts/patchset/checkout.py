@@ -24,6 +24,8 @@ from patchset.series import load_patch, series_digest
 
 STEP = "apply"
 SERIES_REF = "refs/patchset/series"
+AM = ("am", "--quiet", "--keep", "--keep-cr", "--no-3way", "--no-scissors", "--patch-format=mbox")
+"""How patches are applied: subjects and line ends kept, no fuzz, no merge."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,13 @@ def guard_progress(checkout: Checkout, git: Git) -> None:
     dot_git = checkout.path / ".git"
     am = dot_git / "rebase-apply"
     if (am / "applying").exists():
-        number, total = ((am / name).read_text().strip() for name in ("next", "last"))
-        message = am / "msg-clean"
-        subject = message.read_text(errors="replace").splitlines()[:1] if message.exists() else []
+        number, total = (int((am / name).read_text()) for name in ("next", "last"))
+        patch = load_patch(am / f"{number:04}", number, total)
         raise PatchsetError(
             git.step,
-            f"a `git am` was interrupted in {checkout.shown}, at patch {number} of {total}"
-            + "".join(f": {line}" for line in subject),
+            f"a `git am` stopped or was interrupted in {checkout.shown}, at patch {number} of {total}: {patch.subject}",
             where=checkout.shown,
+            why=patch.why,
             state="left alone; what is staged or edited there is kept",
             next=resume_advice(checkout),
             exit_code=USAGE,
@@ -157,11 +158,11 @@ def guard_clean(checkout: Checkout, git: Git) -> None:
     )
 
 
-def guard_commits(checkout: Checkout, git: Git) -> None:
-    """Refuse a checkout that stands anywhere but on its base or on the tip of its series.
+def guard_branch(checkout: Checkout, git: Git) -> None:
+    """Refuse a checkout that is on another branch.
 
     Raises:
-        PatchsetError: It is on another branch, or has commits that the series does not have.
+        PatchsetError: It is.
     """
     where = checkout.shown
     branch = git.read("symbolic-ref", "--quiet", "--short", "HEAD")
@@ -173,12 +174,18 @@ def guard_commits(checkout: Checkout, git: Git) -> None:
             next=f"git -C {where} checkout {BRANCH}, then the same command again",
             exit_code=USAGE,
         )
+
+
+def guard_commits(checkout: Checkout, git: Git) -> None:
+    """Refuse a checkout that stands anywhere but on its base or on the tip of its series.
+
+    Raises:
+        PatchsetError: It has commits that the series does not have, or lacks some.
+    """
+    where = checkout.shown
     head = git("rev-parse", "HEAD")
-    known = [
-        commit
-        for commit in (git.read("rev-parse", "--verify", "--quiet", ref) for ref in (BASE_REF, SERIES_REF))
-        if commit
-    ]
+    refs = (git.read("rev-parse", "--verify", "--quiet", ref) for ref in (BASE_REF, SERIES_REF))
+    known = [commit for commit in refs if commit]
     if head in known:
         return
     commits = git("log", "--oneline", "--max-count=10", f"{known[-1]}..HEAD") if known else ""
@@ -201,6 +208,7 @@ def guard(checkout: Checkout, git: Git) -> None:
         PatchsetError: It does; the message says what and how to keep it.
     """
     guard_progress(checkout, git)
+    guard_branch(checkout, git)
     guard_commits(checkout, git)
     guard_clean(checkout, git)
 
@@ -231,7 +239,7 @@ def apply_series(checkout: Checkout, git: Git, paths: list[Path]) -> str:
 
 def _am(checkout: Checkout, git: Git, paths: list[Path]) -> None:
     try:
-        done = git.run("am", "--quiet", "--keep", "--keep-cr", "--no-3way", "--no-scissors", *paths, check=False)
+        done = git.run(*AM, *paths, check=False)
     except KeyboardInterrupt:
         # The checkout was clean: back to its base loses nothing.
         git.run("am", "--abort", check=False)

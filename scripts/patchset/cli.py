@@ -18,6 +18,7 @@ from patchset.paths import Layout
 
 COMMANDS: dict[str, str] = {
     "apply": "patchset.apply:command",
+    "export": "patchset.export:command",
 }
 """Command to `module:attribute`, in the order of the flow."""
 

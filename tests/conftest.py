@@ -1,0 +1,17 @@
+"""Fixtures of the tests of the tooling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import Project
+
+
+@pytest.fixture
+def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Project:
+    """A project that serves 1.0.0 from its cache, with an empty series."""
+    root = tmp_path / "project"
+    root.mkdir()
+    return Project(root, capsys)
