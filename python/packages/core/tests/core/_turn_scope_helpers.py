@@ -358,3 +358,15 @@ def call_tools_then_answer(name: str, times: int) -> Callable[[int, list[Message
         return call_tool(name, f"call-{call}", number=call) if call <= times else f"answer {call}"
 
     return script
+
+
+def requests_of(response: AgentResponse) -> list[Content]:
+    """The contents of ``response`` that ask the user for something."""
+    return [content for message in response.messages for content in message.contents if content.user_input_request]
+
+
+def answer_to(*requests: Content, approved: bool = True) -> Message:
+    """The user's answer to approval requests."""
+    return Message(
+        role="user", contents=[request.to_function_approval_response(approved=approved) for request in requests]
+    )

@@ -174,9 +174,7 @@ async def test_a_loop_that_a_harness_agent_is_given_as_middleware_fires_once(str
 async def test_a_harness_loop_fires_once(stream: bool) -> None:
     recorder = TurnRecorder()
     client = ScriptedChatClient()
-    agent = harness(
-        client, context_providers=[recorder], loop_should_continue=iterate(3), loop_max_iterations=None
-    )
+    agent = harness(client, context_providers=[recorder], loop_should_continue=iterate(3), loop_max_iterations=None)
 
     await run_turn(agent, "task", stream=stream, session=agent.create_session())
 
