@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -37,7 +40,7 @@ both_orders = pytest.mark.parametrize("history_first", [True, False], ids=["hist
 
 # What a script answers a model call with: text, contents, a whole response, or an error to raise.
 Reply: TypeAlias = "str | Content | Sequence[str | Content] | ChatResponse | BaseException"
-Script: TypeAlias = "Callable[[int, list[Message]], Reply] | Sequence[Reply]"
+Script: TypeAlias = "Callable[[int, list[Message]], Reply | Awaitable[Reply]] | Sequence[Reply]"
 
 
 @dataclass
@@ -68,10 +71,13 @@ class ScriptedChatClient(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelem
     def calls(self) -> int:
         return len(self.requests)
 
-    def _reply(self, messages: Sequence[Message], options: Mapping[str, Any]) -> ChatResponse:
+    async def _reply(self, messages: Sequence[Message], options: Mapping[str, Any]) -> ChatResponse:
         self.requests.append(ModelRequest(messages=list(messages), options=dict(options)))
+        reply: Any
         if callable(self._script):
             reply = self._script(self.calls, list(messages))
+            if inspect.isawaitable(reply):
+                reply = await reply
         else:
             reply = self._script[min(self.calls, len(self._script)) - 1]
         if isinstance(reply, BaseException):
@@ -98,14 +104,10 @@ class ScriptedChatClient(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelem
         **kwargs: Any,
     ) -> Awaitable[ChatResponse] | ResponseStream[ChatResponseUpdate, ChatResponse]:
         if not stream:
-
-            async def _respond() -> ChatResponse:
-                return self._reply(messages, options)
-
-            return _respond()
+            return self._reply(messages, options)
 
         async def _updates() -> AsyncIterable[ChatResponseUpdate]:
-            response = self._reply(messages, options)
+            response = await self._reply(messages, options)
             for message in response.messages:
                 for content in message.contents:
                     yield ChatResponseUpdate(
@@ -370,3 +372,11 @@ def answer_to(*requests: Content, approved: bool = True) -> Message:
     return Message(
         role="user", contents=[request.to_function_approval_response(approved=approved) for request in requests]
     )
+
+
+async def settle() -> None:
+    """Let everything run that an abandoned turn may have left behind, to the garbage collector too."""
+    for _ in range(3):
+        gc.collect()
+        for _ in range(10):
+            await asyncio.sleep(0)
