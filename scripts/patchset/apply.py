@@ -11,7 +11,7 @@ from patchset import console, fetch
 from patchset.base import BASE_REF, base_digest, make_base
 from patchset.checkout import SERIES_REF, Checkout, apply_series, guard, new_folder, one_at_a_time, put
 from patchset.errors import PatchsetError
-from patchset.options import base_option, for_each, pass_layout
+from patchset.options import base_option, count, for_each, pass_layout
 from patchset.paths import Layout
 from patchset.proc import Git
 from patchset.releases import Release, load
@@ -89,7 +89,7 @@ def command(layout: Layout, base: str) -> None:
 
     def one(release: Release) -> None:
         done = apply(layout, release)
-        patches = f"{done.patches} {'patch' if done.patches == 1 else 'patches'}"
+        patches = count(done.patches, "patch")
         what = f"{patches} applied" if done.changed else f"nothing to do, {patches} already applied"
         console.say(f"{release.version}: {what} ({done.checkout.shown} at {done.commit[:12]})")
 

@@ -18,6 +18,7 @@ from patchset import console
 from patchset.base import BASE_REF, BRANCH
 from patchset.diagnose import diagnose
 from patchset.errors import USAGE, PatchsetError
+from patchset.options import count
 from patchset.paths import Layout
 from patchset.proc import Git, tail
 from patchset.series import load_patch, series_digest
@@ -229,7 +230,7 @@ def apply_series(checkout: Checkout, git: Git, paths: list[Path]) -> str:
     """
     git("checkout", "--quiet", "-B", BRANCH, BASE_REF)
     if paths:
-        with console.step(f"{checkout.title}: apply {len(paths)} patches"):
+        with console.step(f"{checkout.title}: apply {count(len(paths), 'patch')}"):
             _am(checkout, git, paths)
     commit = git("rev-parse", "HEAD")
     git("update-ref", SERIES_REF, commit)

@@ -19,30 +19,30 @@ from patchset.base import BASE_REF, BRANCH, base_digest
 from patchset.checkout import AM, SERIES_REF, guard_branch, guard_clean, guard_progress, one_at_a_time
 from patchset.diagnose import worktree
 from patchset.errors import USAGE, PatchsetError
-from patchset.options import base_option, for_each, pass_layout
+from patchset.options import base_option, count, for_each, pass_layout
 from patchset.paths import Layout
-from patchset.proc import Git, tail
+from patchset.proc import AUTHOR_EMAIL, AUTHOR_NAME, Git, tail
 from patchset.releases import Release, Releases, load
 from patchset.series import series_digest, series_paths
 
 STEP = "export"
 
-_FORMAT = (
-    "--keep-subject",
-    "--zero-commit",
+_DIFF = (
+    "--patch",
+    "--no-commit-id",
     "--full-index",
     "--binary",
-    "--no-signature",
-    "--no-stat",
-    "--no-encode-email-headers",
-    "--no-attach",
-    "--no-thread",
-    "--no-cover-letter",
     "--unified=3",
     "--find-renames",
+    "--diff-algorithm=myers",
+    "--indent-heuristic",
+    "--no-ext-diff",
+    "--no-textconv",
     "--src-prefix=a/",
     "--dst-prefix=b/",
 )
+_SLUG = 52
+"""How much of a subject goes into a file name, as `git format-patch` has it."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,27 @@ def canonical(git: Git, base: str, tip: str) -> str:
 
 
 def format_series(git: Git, base: str, tip: str) -> dict[str, bytes]:
-    """Return the commits after `base`, made by `canonical`, as patch files: name to contents."""
-    with tempfile.TemporaryDirectory() as folder:
-        git("format-patch", "--quiet", *_FORMAT, "--output-directory", folder, f"{base}..{tip}")
-        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+    """Return the commits after `base`, made by `canonical`, as patch files: name to contents.
+
+    The form is that of `git format-patch --keep-subject --zero-commit --full-index --no-signature`, without a summary
+    of changes but always with the line that ends the message; versions of git differ in that, and a file shall not.
+    """
+    files: dict[str, bytes] = {}
+    for number, commit in enumerate(git("rev-list", "--reverse", "--topo-order", f"{base}..{tip}").splitlines(), 1):
+        slug, date, message = git("show", "--no-patch", "--format=%f%n%aD%n%B", commit).split("\n", 2)
+        subject, _, body = message.partition("\n\n")
+        head = [
+            f"From {'0' * 40} Mon Sep 17 00:00:00 2001",
+            f"From: {AUTHOR_NAME} <{AUTHOR_EMAIL}>",
+            f"Date: {date}",
+            f"Subject: {subject}",
+        ]
+        if not message.isascii():
+            head += ["MIME-Version: 1.0", "Content-Type: text/plain; charset=UTF-8", "Content-Transfer-Encoding: 8bit"]
+        text = "\n".join([*head, "", *([body] if body else []), "---", "", ""]).encode("utf-8", "surrogateescape")
+        name = f"{number:04}-{slug[:_SLUG].rstrip('-.')}.patch"
+        files[name] = text + git.run("diff-tree", *_DIFF, commit).stdout
+    return files
 
 
 def applied(git: Git, base: str, files: dict[str, bytes]) -> str:
@@ -220,7 +237,7 @@ def command(layout: Layout, base: str) -> None:
         done = export(layout, releases, release)
         words = {"new": done.new, "changed": done.changed, "removed": done.removed}
         said = [f"{len(names)} {word} ({', '.join(names)})" for word, names in words.items() if names]
-        console.say(f"patches/{done.line}: {done.patches} patches, {', '.join(said) or 'nothing to change'}")
+        console.say(f"patches/{done.line}: {count(done.patches, 'patch')}, {', '.join(said) or 'nothing to change'}")
 
     wanted = [rows[-1] for rows in releases.lines().values()] if base == "all" else releases.resolve(base)
     for_each(wanted, one)

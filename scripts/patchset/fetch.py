@@ -126,7 +126,7 @@ def _download(layout: Layout, archive: Archive, folder: Path) -> None:
     # No build isolation: the tools have the build backend, and isolation would download one without a hash.
     options = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes"]
     done = run(
-        [python, "-m", "pip", "download", *options, "--dest", folder, "--requirement", requirement],
+        [python, "-m", "pip", "-vv", "download", *options, "--dest", folder, "--requirement", requirement],
         step=STEP,
         what=f"{archive.filename} could not be downloaded",
         cwd=folder,
@@ -137,16 +137,19 @@ def _download(layout: Layout, archive: Archive, folder: Path) -> None:
     if done.returncode == 0:
         return
     if "DO NOT MATCH THE HASHES" in printed:
-        got = [line.split()[-1] for line in printed.splitlines() if line.split()[:1] == ["Got"]]
+        got = [line.split()[-1] for line in printed.splitlines() if line.split()[:1] == ["Got"]][-1:]
         raise _not_published(
             layout, archive, f"wrong hash: sha256 {' '.join(got)}, {archive.sha256} was published; perhaps truncated"
         )
-    unreachable = any(sign in printed for sign in ("Retrying (", "Connection", "timed out"))
+    lines = [line.strip() for line in printed.splitlines() if "404 Client Error" not in line]
+    signs = ("Could not fetch URL", "Retrying (", "Connection", "IncompleteRead", "timed out")
+    unreachable = any(sign in line for line in lines for sign in signs)
+    said = [line for line in lines if line.startswith(("ERROR: ", "WARNING: ", "Could not fetch URL"))]
     raise PatchsetError(
         STEP,
         f"{archive.filename} could not be downloaded: "
         + ("no network, or the package index is out of reach" if unreachable else "the package index does not have it"),
-        output=tail(printed, 6),
+        output=tail("\n".join(said) or printed, 6),
         next="check the network and pip's index settings (pip config list), then run the command again; or put the "
         f"archive into {layout.show(layout.cache)}/ yourself",
     )

@@ -82,8 +82,9 @@ def pip_env(python: Path, environ: Mapping[str, str] | None = None) -> dict[str,
     """
     source = dict(os.environ if environ is None else environ)
     listed = subprocess.run(
-        [str(python), "-m", "pip", "config", "list"],
-        env=_without(source, "PYTHON") | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_REQUIRE_VIRTUALENV": "0"},
+        # As loud as it gets, since a configuration can make pip quiet and the list is empty then.
+        [str(python), "-m", "pip", "-vvvvv", "config", "list"],
+        env=_without(source, "PYTHON"),
         capture_output=True,
         text=True,
         check=False,

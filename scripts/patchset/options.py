@@ -19,6 +19,12 @@ base_option = click.option(
 )
 
 
+def count(number: int, noun: str) -> str:
+    """Return `number` things, in the plural unless it is one."""
+    plural = f"{noun}es" if noun.endswith(("ch", "s")) else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def for_each(items: Iterable[T], action: Callable[[T], object]) -> None:
     """Do `action` for each item, and raise what failed at the end, together.
 
