@@ -59,7 +59,6 @@ UV_VARIABLES = frozenset(
         "UV_INSECURE_HOST",
         "UV_KEYRING_PROVIDER",
         "UV_NATIVE_TLS",
-        "UV_NO_INDEX",
         "UV_OFFLINE",
         "UV_SYSTEM_CERTS",
     }
