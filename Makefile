@@ -27,6 +27,14 @@ tools: ## make the environment of the tools (every other command does it when ne
 apply: tools ## the base checkout with the patches applied
 	@$(PATCHSET) apply --base "$(BASE)"
 
+.PHONY: test
+test: tools ## upstream's gates on the patched checkout, the behaviour tests, the tests of the tooling
+	@$(PATCHSET) test --base "$(BASE)"
+
 .PHONY: export
 export: tools ## write the commits of a checkout back as patches
 	@$(PATCHSET) export --base "$(BASE)"
+
+.PHONY: lock
+lock: tools ## resolve requirements/*.in anew and write the locks
+	@$(PATCHSET) lock --base "$(BASE)"

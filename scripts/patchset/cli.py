@@ -18,7 +18,9 @@ from patchset.paths import Layout
 
 COMMANDS: dict[str, str] = {
     "apply": "patchset.apply:command",
+    "test": "patchset.gates:command",
     "export": "patchset.export:command",
+    "lock": "patchset.lock:command",
 }
 """Command to `module:attribute`, in the order of the flow."""
 

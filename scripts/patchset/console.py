@@ -9,11 +9,14 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 out = Console(highlight=False, soft_wrap=True)
+_WIDEST = 10_000
+
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -66,10 +69,13 @@ def step(title: str) -> Generator[Progress]:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; on anything but a terminal it is as wide as its text, so that nothing is cut."""
-    drawn = Table(title=escape(title), title_justify="left", safe_box=not out.is_terminal)
+    drawn = Table(title=escape(title), title_justify="left", box=box.HEAVY_HEAD if out.is_terminal else box.ASCII)
     for column in columns:
         drawn.add_column(escape(column), no_wrap=not out.is_terminal)
     for row in rows:
         drawn.add_row(*(escape(cell) for cell in row))
-    width = None if out.is_terminal else max(out.width, out.measure(drawn).maximum)
-    out.print(drawn, width=width, crop=out.is_terminal)
+    if out.is_terminal:
+        out.print(drawn)
+    else:
+        wide = Console(file=out.file, highlight=False, width=_WIDEST)
+        wide.print(drawn)

@@ -1,0 +1,82 @@
+"""The behaviour tests of `python/`: what they consist of, and how they get into a disposable tree and run there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+
+from patchset import console, contract
+from patchset.envs import Env
+from patchset.errors import PatchsetError
+from patchset.paths import Layout
+from patchset.reports import Report
+from patchset.suites import Suite, Tree, counts, run_tests, slug, tree, workers
+
+STEP = "behaviour tests"
+
+
+def files(layout: Layout) -> list[PurePosixPath]:
+    """Return the files of the behaviour tests and of what they use, relative to `python/`."""
+    every = (layout.behaviour / "packages").rglob("*")
+    found = [path for path in every if path.is_file() and "__pycache__" not in path.parts]
+    return sorted(PurePosixPath(path.relative_to(layout.behaviour)) for path in found)
+
+
+def digest(layout: Layout) -> str:
+    """Return the behaviour tests as one digest."""
+    result = hashlib.sha256()
+    for file in files(layout):
+        content = (layout.behaviour / file).read_bytes()
+        result.update(f"{file}\0{len(content)}\0".encode() + content)
+    return result.hexdigest()
+
+
+def add(layout: Layout, target: Tree) -> list[Path]:
+    """Copy the behaviour tests into a tree and return what was new there.
+
+    Raises:
+        PatchsetError: A file would replace another one: upstream's tests are a net, and nothing may cut it.
+    """
+    new: list[Path] = []
+    for file in files(layout):
+        content = (layout.behaviour / file).read_bytes()
+        copy = target.python / file
+        if copy.exists():
+            if copy.read_bytes() != content:
+                raise PatchsetError(
+                    STEP,
+                    f"python/{file} differs from upstream's file of that name",
+                    where=f"python/{file}",
+                    next="rename it: behaviour tests stand next to upstream's, they do not replace them",
+                )
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(content)
+        new.append(copy)
+    return new
+
+
+def run(
+    layout: Layout, env: Env, checkout: Path, commit: str, suite: Suite, core: Path, lines: Collection[str], title: str
+) -> Report:
+    """Run the behaviour tests about some contract lines, next to upstream's tests, on an installed core.
+
+    Args:
+        layout: Where things are.
+        env: The environment.
+        checkout: The repository.
+        commit: The commit whose settings the tests run under.
+        suite: Upstream's tests, whose helpers the behaviour tests may use.
+        core: The folder that has core installed.
+        lines: The contract lines.
+        title: What progress and log are called.
+    """
+    chosen = contract.test_files(layout, files(layout), lines)
+    if not chosen:
+        return Report()
+    with console.step(title) as progress, tree(layout, checkout, commit, suite) as made:
+        add(layout, made)
+        report = run_tests(env, made, core, chosen, log=slug(title), lines=lines, workers=workers())
+        progress.outcome = counts(report)
+    return report
