@@ -176,8 +176,8 @@ NAMES = st.sampled_from(["plain.py", "ordner/größe.py", "two words.txt", "deep
 
 @st.composite
 def contents(draw: st.DrawFn) -> bytes:
-    if draw(st.integers(0, 9)) == 0:
-        return draw(st.binary(min_size=1, max_size=40))
+    if draw(st.sampled_from([False, False, False, True])):
+        return b"\0" + draw(st.binary(max_size=40))
     end = draw(LINE_ENDS)
     text = "".join(line + end for line in draw(LINES))
     # The last line may have no end.
@@ -204,7 +204,7 @@ def plain_line(text: str) -> bool:
 @st.composite
 def messages(draw: st.DrawFn) -> str:
     words = st.lists(WORDS, min_size=1, max_size=14).map(" ".join).filter(plain_line)
-    subject = "Python: " + draw(words)
+    subject = draw(st.sampled_from(["Python: ", "[BREAKING] Python: ", "Re: "])) + draw(words)
     paragraphs = draw(st.lists(st.lists(words, min_size=1, max_size=3).map("\n".join), max_size=3))
     trailers = draw(
         st.lists(
@@ -296,8 +296,10 @@ def test_export_is_the_inverse_of_apply(base_repository: Path, steps: list[Step]
         for form in ("%T", "%B", "%ad"):
             history = [git("log", f"--format={form}", f"{base}..{end}") for end in (theirs, tip)]
             assert history[0] == history[1]
-        # Applied to the base, the patches give the commits they were made from, and these the patches.
-        assert applied(git, base, files) == tip
+        # On another machine the patches give the commits they were made from, and these give the patches.
+        elsewhere = Path(temporary) / "elsewhere"
+        shutil.copytree(base_repository, elsewhere)
+        assert applied(Git(elsewhere, step="export"), base, files) == tip
         assert canonical(git, base, tip) == tip
         assert format_series(git, base, tip) == files
         # Every patch can be read.
