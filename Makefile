@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 BASE ?=
+UPSTREAM ?=
+REF ?=
 
 TOOLS := build/tools/bin
 PATCHSET = env -u PYTHONHOME -u PYTHONSTARTUP -u PYTHONDONTWRITEBYTECODE PYTHONNOUSERSITE=1 PYTHONPATH=scripts \
@@ -24,12 +26,16 @@ tools: ## make the environment of the tools (every other command does it when ne
 	@env -u PYTHONHOME -u PYTHONPATH -u PYTHONSTARTUP $(PYTHON) scripts/bootstrap.py
 
 .PHONY: apply
-apply: tools ## the base checkout with the patches applied
-	@$(PATCHSET) apply --base "$(BASE)"
+apply: tools ## the base checkout with the patches applied; UPSTREAM=<folder or url> [REF=]: a clone of it instead
+	@$(PATCHSET) apply --base "$(BASE)" --upstream "$(UPSTREAM)" --ref "$(REF)"
 
 .PHONY: test
 test: tools ## upstream's gates on the patched checkout, the behaviour tests, the tests of the tooling
 	@$(PATCHSET) test --base "$(BASE)"
+
+.PHONY: prove
+prove: tools ## every patch: its tests red before it and green after it, ruff and pyright clean
+	@$(PATCHSET) prove --base "$(BASE)"
 
 .PHONY: export
 export: tools ## write the commits of a checkout back as patches

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gated import GatedProject
 from support import Project
 
 
@@ -15,3 +16,11 @@ def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Project:
     root = tmp_path / "project"
     root.mkdir()
     return Project(root, capsys)
+
+
+@pytest.fixture
+def gated(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> GatedProject:
+    """A project whose 1.0.0 has settings, types and upstream's tests, with an empty series."""
+    root = tmp_path / "project"
+    root.mkdir()
+    return GatedProject(root, capsys, monkeypatch)

@@ -91,6 +91,7 @@ class Change:
     subject: str
     edits: Mapping[str, bytes | None]
     why: str = "A user meets it.\n\nMore of it."
+    tests: str = "packages/core/tests/core/test_it.py::test_it"
 
     @property
     def message(self) -> str:
@@ -99,7 +100,7 @@ class Change:
             "Resolves: https://example.invalid/issues/1\n"
             "Upstream-Status: Ready\n"
             "Remove-When: the base has it\n"
-            "Tests: packages/core/tests/core/test_it.py::test_it\n"
+            f"Tests: {self.tests}\n"
         )
 
 
@@ -121,20 +122,21 @@ class Project:
         *,
         line: str | None = None,
         core: Mapping[str, bytes] | None = None,
+        workspace: Mapping[str, bytes] | None = None,
         cached: bool = True,
     ) -> None:
         """Publish a release, put it into the table and (unless told not to) into the cache."""
         row: dict[str, object] = {"version": version}
         for prefix, project, files in (
             ("core", "agent_framework_core", CORE_FILES | dict(core or {})),
-            ("workspace", "agent_framework", WORKSPACE_FILES),
+            ("workspace", "agent_framework", WORKSPACE_FILES | dict(workspace or {})),
         ):
             numbered = {name: content.replace(b"1.0.0", version.encode()) for name, content in files.items()}
             path = make_archive(self.published / f"{project}-{version}.tar.gz", numbered)
             row |= {f"{prefix}_sha256": sha256(path), f"{prefix}_size": path.stat().st_size}
             if cached:
                 (self.layout.cache / path.name).write_bytes(path.read_bytes())
-        row |= {"ruff": "0.1", "pyright": "1.1", "suite": False, "bug_7236": True, "bug_8313": True}
+        row |= {"ruff": "0.1", "pyright": "1.1", "suite": bool(workspace), "bug_7236": True, "bug_8313": True}
         if line:
             row |= {"line": line, "local": 1}
         self.rows[version] = row

@@ -19,6 +19,7 @@ from patchset.paths import Layout
 COMMANDS: dict[str, str] = {
     "apply": "patchset.apply:command",
     "test": "patchset.gates:command",
+    "prove": "patchset.prove:command",
     "export": "patchset.export:command",
     "lock": "patchset.lock:command",
 }
