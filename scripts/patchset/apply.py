@@ -10,12 +10,13 @@ import click
 from patchset import console, fetch
 from patchset.base import BASE_REF, base_digest, make_base
 from patchset.checkout import SERIES_REF, Checkout, apply_series, guard, new_folder, one_at_a_time, put
-from patchset.errors import PatchsetError
+from patchset.errors import USAGE, PatchsetError
 from patchset.options import base_option, count, for_each, pass_layout
 from patchset.paths import Layout
 from patchset.proc import Git
 from patchset.releases import Release, load
 from patchset.series import series_digest, series_paths
+from patchset.upstream import apply_to
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,17 @@ def _result(checkout: Checkout, git: Git, patches: int, *, changed: bool) -> App
 
 @click.command("apply", short_help="Fetch a release, make its checkout and apply the patches.")
 @base_option
+@click.option("--upstream", default="", metavar="URL|FOLDER", help="Apply them to a commit of this repository instead.")
+@click.option("--ref", default="", help="The tag, branch or commit of it; its HEAD when left out.")
 @pass_layout
-def command(layout: Layout, base: str) -> None:
+def command(layout: Layout, base: str, upstream: str, ref: str) -> None:
     """Fetch a release, make its checkout and apply the patches; say so when there is nothing to do."""
+    releases = load(layout)
+    if upstream:
+        apply_to(layout, releases, upstream, ref, base)
+        return
+    if ref:
+        raise PatchsetError("apply", "REF= goes with UPSTREAM=", exit_code=USAGE)
 
     def one(release: Release) -> None:
         done = apply(layout, release)
@@ -93,4 +102,4 @@ def command(layout: Layout, base: str) -> None:
         what = f"{patches} applied" if done.changed else f"nothing to do, {patches} already applied"
         console.say(f"{release.version}: {what} ({done.checkout.shown} at {done.commit[:12]})")
 
-    for_each(load(layout).resolve(base), one)
+    for_each(releases.resolve(base), one)
