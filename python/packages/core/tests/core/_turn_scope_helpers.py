@@ -376,7 +376,7 @@ def answer_to(*requests: Content, approved: bool = True) -> Message:
 
 async def settle() -> None:
     """Let everything run that an abandoned turn may have left behind, to the garbage collector too."""
-    for _ in range(2):
-        gc.collect()
-        for _ in range(10):
-            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gc.collect()
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -499,6 +499,38 @@ async def test_compaction_has_finished_when_get_final_response_returns(
 
 
 @pytest.mark.contract("T3")
+@pytest.mark.parametrize("iterations", [None, 2], ids=["plain_run", "loop"])
+@pytest.mark.parametrize("how", ["awaited_first", "mapped", "with_a_finalizer"])
+async def test_compaction_has_finished_when_a_stream_ends_that_the_caller_wrapped(
+    how: str, iterations: int | None
+) -> None:
+    """Servers await the stream, map its updates or give it a finalizer of their own."""
+    events: list[str] = []
+    agent = Agent(
+        client=ScriptedChatClient(["answer"]),
+        context_providers=[
+            InMemoryHistoryProvider(),
+            CompactionProvider(after_strategy=SlowCompactionProbe(events=events)),
+        ],
+        middleware=[AgentLoopMiddleware(iterate(iterations), max_iterations=None)] if iterations else None,
+    )
+
+    response_stream: Any = agent.run("task", stream=True, session=agent.create_session())
+    if how == "awaited_first":
+        response_stream = await response_stream
+    elif how == "mapped":
+        response_stream = response_stream.map(lambda update: update.text, lambda updates: "".join(updates))
+    else:
+        response_stream = response_stream.with_finalizer(lambda updates: len(updates))
+    async for _ in response_stream:
+        pass
+    events.append("iteration ended")
+    await response_stream.get_final_response()
+
+    assert events == ["compaction", "iteration ended"]
+
+
+@pytest.mark.contract("T3")
 @both_modes
 async def test_the_next_turn_is_sent_the_compacted_history(stream: bool) -> None:
     history = InMemoryHistoryProvider(skip_excluded=True)

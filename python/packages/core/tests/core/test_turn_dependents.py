@@ -211,6 +211,22 @@ async def test_a_looped_agent_with_its_own_run_loop_fires_once(
 @pytest.mark.contract("T14")
 @both_modes
 @both_orders
+async def test_a_run_of_a_raw_agent_is_a_turn(stream: bool, history_first: bool) -> None:
+    """Without the middleware layer there is no owner but the run itself."""
+    recorder = TurnRecorder()
+    agent = RawAgent(
+        client=ScriptedChatClient(["answer"]),
+        context_providers=in_order(history_first, InMemoryHistoryProvider(), recorder),
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert [call.stored_texts for call in recorder.calls] == [["task", "answer"]]
+
+
+@pytest.mark.contract("T14")
+@both_modes
+@both_orders
 async def test_a_run_of_a_workflow_agent_is_a_turn(stream: bool, history_first: bool) -> None:
     recorder = TurnRecorder()
     agent = echo_workflow_agent(in_order(history_first, InMemoryHistoryProvider(), recorder))

@@ -214,7 +214,128 @@ async def test_a_nested_boundary_sees_what_the_outer_turn_persisted(stream: bool
     await run_turn(agent, "task", stream=stream, session=agent.create_session())
 
     assert recorder.boundary.stored_texts == ["task", "done"]
-    assert recorder.boundary.answers[-1] == "inner answer"
+
+
+@pytest.mark.contract("T9")
+@both_modes
+async def test_a_nested_boundary_has_the_messages_of_the_nested_run(stream: bool) -> None:
+    """The nested run is one of the runs that the caller's ``agent.run`` set off, so its messages are in the response.
+
+    Whether the outer agent's own messages are there too, and the nested ones in what its providers see, is left open.
+    """
+    recorder = TurnRecorder("inner_recorder")
+    agent = outer_agent(
+        ScriptedChatClient([call_tool("delegate", "call-1", number=1), "done"]), delegate_to(inner_agent(recorder))
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert "inner answer" in recorder.boundary.answers
+
+
+@pytest.mark.contract("T7")
+@both_modes
+async def test_a_run_nested_twice_waits_for_the_outermost_boundary(stream: bool) -> None:
+    recorder = TurnRecorder("innermost_recorder")
+    fired: list[int] = []
+    innermost = inner_agent(recorder)
+    middle = Agent(
+        client=ScriptedChatClient(counting_script("delegate", 1, recorder, fired)),
+        tools=[delegate_to(innermost)],
+        context_providers=[InMemoryHistoryProvider("middle_history")],
+    )
+    agent = outer_agent(ScriptedChatClient(counting_script("delegate", 1, recorder, fired)), delegate_to(middle))
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert fired == [0, 0, 0, 0]
+    assert recorder.count == 1
+
+
+@pytest.mark.contract("T7")
+@both_modes
+async def test_a_run_that_comes_back_to_the_outer_session_belongs_to_the_outer_turn(stream: bool) -> None:
+    """In between is a run on another session; the outer one is in the same call tree all the same."""
+    recorder = TurnRecorder("innermost_recorder")
+    fired: list[int] = []
+    innermost = inner_agent(recorder)
+    sessions: list[AgentSession] = []
+
+    @tool(name="delegate", approval_mode="never_require")
+    async def come_back(number: int) -> str:
+        """Ask the innermost agent on the outermost session."""
+        return (await innermost.run("subtask", session=sessions[0])).text
+
+    middle = Agent(
+        client=ScriptedChatClient(counting_script("delegate", 1, recorder, fired)),
+        tools=[come_back],
+        context_providers=[InMemoryHistoryProvider("middle_history")],
+    )
+    agent = outer_agent(
+        ScriptedChatClient(counting_script("delegate", 1, recorder, fired)), delegate_to(middle, "another")
+    )
+    sessions.append(agent.create_session())
+
+    await run_turn(agent, "task", stream=stream, session=sessions[0])
+
+    assert fired == [0, 0, 0, 0]
+    assert recorder.count == 1
+
+
+@pytest.mark.contract("T7")
+@both_modes
+async def test_a_nested_run_on_the_session_that_the_outer_run_was_given_by_the_framework_waits(stream: bool) -> None:
+    """The caller passed no session, so the run made one, and its tools get that."""
+    recorder = TurnRecorder("inner_recorder")
+    fired: list[int] = []
+    agent = outer_agent(
+        ScriptedChatClient(counting_script("delegate", 1, recorder, fired)), delegate_to(inner_agent(recorder))
+    )
+
+    await run_turn(agent, "task", stream=stream)
+
+    assert fired == [0, 0]
+    assert recorder.count == 1
+
+
+@pytest.mark.contract("T7")
+@both_modes
+async def test_a_nested_run_on_the_session_that_a_middleware_swapped_in_waits(stream: bool) -> None:
+    other = AgentSession(session_id="swapped in")
+
+    class SwapSession(AgentMiddleware):
+        async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
+            context.session = other
+            await call_next()
+
+    recorder = TurnRecorder("inner_recorder")
+    fired: list[int] = []
+    agent = outer_agent(
+        ScriptedChatClient(counting_script("delegate", 1, recorder, fired)),
+        delegate_to(inner_agent(recorder)),
+        middleware=[SwapSession()],
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert fired == [0, 0]
+    assert recorder.count == 1
+
+
+@pytest.mark.contract("T15")
+@both_modes
+async def test_the_error_of_a_nested_provider_reaches_the_outer_caller(stream: bool) -> None:
+    """It is raised at the outer boundary, not into the tool that ran the nested agent."""
+    error = RuntimeError("boom")
+    recorder, outer_recorder = TurnRecorder("inner_recorder", error=error), TurnRecorder("outer_recorder")
+    client = ScriptedChatClient(call_tools_then_answer("delegate", 1))
+    agent = outer_agent(client, delegate_to(inner_agent(recorder)), providers=[outer_recorder])
+
+    with pytest.raises(RuntimeError) as raised:
+        await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert raised.value is error
+    assert (client.calls, recorder.count, outer_recorder.count) == (2, 1, 1)
 
 
 @pytest.mark.contract("T7")
@@ -523,6 +644,29 @@ async def test_a_run_that_outlives_the_outer_turn_is_a_turn_of_its_own(stream: b
 
     assert at_the_outer_boundary == (1, 0)
     assert (outer_recorder.count, inner_recorder.count) == (1, 1)
+
+
+@pytest.mark.contract("T7")
+@both_modes
+async def test_a_stream_that_a_turn_leaves_to_its_caller_is_a_turn_of_its_own(stream: bool) -> None:
+    """Made inside of the outer turn, consumed after it."""
+    recorder = TurnRecorder("inner_recorder")
+    inner = inner_agent(recorder)
+    left: list[Any] = []
+
+    @tool(name="delegate", approval_mode="never_require")
+    async def start(number: int, ctx: FunctionInvocationContext) -> str:
+        """Start the inner agent and leave its stream to the caller."""
+        left.append(inner.run("subtask", stream=True, session=ctx.session))
+        return "started"
+
+    agent = outer_agent(ScriptedChatClient(call_tools_then_answer("delegate", 1)), start)
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+    at_the_outer_boundary = recorder.count
+    await left[0].get_final_response()
+
+    assert (at_the_outer_boundary, recorder.count) == (0, 1)
 
 
 @pytest.mark.contract("T7")

@@ -370,6 +370,22 @@ async def test_a_loop_stops_at_another_user_input_request(stream: bool) -> None:
 
 
 @pytest.mark.contract("T4")
+@pytest.mark.parametrize("pause", ["consent", "token"])
+@both_modes
+async def test_the_judge_is_not_asked_about_a_pause(stream: bool, pause: str) -> None:
+    judge = ScriptedChatClient(["VERDICT: MORE"])
+    agent = Agent(
+        client=ScriptedChatClient([consent_request() if pause == "consent" else pending_token()]),
+        context_providers=[InMemoryHistoryProvider()],
+        middleware=[AgentLoopMiddleware.with_judge(judge)],
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert judge.calls == 0
+
+
+@pytest.mark.contract("T4")
 @both_modes
 @in_a_loop_or_not
 async def test_nothing_fires_when_a_tool_needs_the_user(stream: bool, in_a_loop: bool) -> None:
