@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from patchset import gates, prove
+from patchset import behaviour, gates, prove, suites
 from patchset.envs import Env
 from patchset.paths import Layout
 from patchset.releases import Release
@@ -138,6 +138,8 @@ class GatedProject(Project):
 
         for module in (gates, prove):
             monkeypatch.setattr(module, "ensure_env", tools)
+        for module in (suites, behaviour):  # the suites are so small that processes cost more than they save
+            monkeypatch.setattr(module, "workers", int)
         self.env = env
         self.contract("T1", "T2")
         self.expected('minimum = { "1.0.0" = 4 }\n')

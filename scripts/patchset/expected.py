@@ -71,7 +71,8 @@ def load(layout: Layout, line: str, promised: Collection[str]) -> Expected:
     read = tables.read(layout, path, step=STEP)
     minimum: Any = read.pop("minimum", {})
     rows: Any = read.pop("change", [])
-    if read or not isinstance(minimum, dict) or not isinstance(rows, list):
+    tables_only = isinstance(rows, list) and all(isinstance(row, dict) for row in cast("list[Any]", rows))
+    if read or not isinstance(minimum, dict) or not tables_only:
         raise wrong(f"{FILE} may have a [minimum] table and [[change]] rows, nothing else")
     for version, number in cast("dict[str, Any]", minimum).items():
         if type(number) is not int or number < 1:

@@ -29,7 +29,7 @@ class Outcome(Enum):
 
 
 @dataclass
-class Test:
+class Result:
     """One test that was collected and run."""
 
     outcome: Outcome
@@ -42,7 +42,7 @@ class Test:
 class Report:
     """A whole run of pytest."""
 
-    tests: dict[str, Test] = field(default_factory=dict[str, Test])
+    tests: dict[str, Result] = field(default_factory=dict[str, Result])
     uncollected: dict[str, str] = field(default_factory=dict[str, str])
     """Files that could not be imported, with what was raised."""
     left_out: dict[str, str] = field(default_factory=dict[str, str])
@@ -79,7 +79,7 @@ class Report:
     def from_json(cls, kept: dict[str, Any]) -> Report:
         """Return what `to_json` kept."""
         tests = {
-            name: Test(Outcome(outcome), message, tuple(contract))
+            name: Result(Outcome(outcome), message, tuple(contract))
             for name, (outcome, message, contract) in kept["tests"].items()
         }
         return cls(tests, kept["uncollected"], kept["left_out"])
@@ -128,7 +128,7 @@ def _add(report: Report, entry: dict[str, Any]) -> None:
         return
     if when == "teardown" and name in report.tests and report.tests[name].outcome is Outcome.FAILED:
         return  # what failed first is what the test says
-    report.tests[name] = Test(ended, message, contract)
+    report.tests[name] = Result(ended, message, contract)
 
 
 def read_file(path: Path) -> Report:
