@@ -112,6 +112,7 @@ async def test_denied_content_reaches_no_turn_scoped_provider(stream: bool, hist
     assert stored_messages(session) == []
 
 
+@pytest.mark.contract("T5")
 @pytest.mark.contract("T11")
 @both_modes
 @both_orders
@@ -135,6 +136,7 @@ async def test_content_denied_in_a_later_iteration_reaches_no_turn_scoped_provid
     assert texts(stored_messages(session)) == ["task", "answer 1"]
 
 
+@pytest.mark.contract("T9")
 @pytest.mark.contract("T11")
 @both_modes
 async def test_an_attempt_that_was_denied_is_not_in_the_response_of_the_boundary(stream: bool) -> None:

@@ -174,6 +174,7 @@ async def test_a_middleware_may_replace_the_options(stream: bool, outside: bool,
     assert recorder.count == 1
 
 
+@pytest.mark.contract("T7")
 @pytest.mark.contract("T12")
 @both_modes
 async def test_options_forwarded_to_another_agent_do_not_suppress_its_hooks(stream: bool) -> None:

@@ -46,18 +46,18 @@ from ._turn_scope_helpers import (
 
 # How a turn ends, with the contract line that says what that means.
 EXIT_KINDS = {
-    "predicate_stop": "T1",
-    "cap": "T1",
-    "judge": "T1",
-    "termination": "T6",
-    "approval_pause": "T4",
-    "other_input_pause": "T4",
-    "continuation_token": "T4",
-    "model_error": "T5",
-    "callback_error": "T5",
-    "cancellation": "T5",
-    "abandoned_by_break_or_close": "T5",
-    "abandoned_and_collected": "T5",
+    "predicate_stop": pytest.mark.contract("T1"),
+    "cap": pytest.mark.contract("T1"),
+    "judge": pytest.mark.contract("T1"),
+    "termination": pytest.mark.contract("T6"),
+    "approval_pause": pytest.mark.contract("T4"),
+    "other_input_pause": pytest.mark.contract("T4"),
+    "continuation_token": pytest.mark.contract("T4"),
+    "model_error": pytest.mark.contract("T5"),
+    "callback_error": pytest.mark.contract("T5"),
+    "cancellation": pytest.mark.contract("T5"),
+    "abandoned_by_break_or_close": pytest.mark.contract("T5"),
+    "abandoned_and_collected": pytest.mark.contract("T5"),
 }
 MODES = ("non_streaming", "streaming")
 PERSISTENCES = ("per_run", "per_service_call")
@@ -237,10 +237,8 @@ class Turn:
 
 
 CELLS = [
-    pytest.param(
-        kind, mode, persistence, order, id=f"{kind}-{mode}-{persistence}-{order}", marks=pytest.mark.contract(line)
-    )
-    for (kind, line), mode, persistence, order in itertools.product(EXIT_KINDS.items(), MODES, PERSISTENCES, ORDERS)
+    pytest.param(kind, mode, persistence, order, id=f"{kind}-{mode}-{persistence}-{order}", marks=mark)
+    for (kind, mark), mode, persistence, order in itertools.product(EXIT_KINDS.items(), MODES, PERSISTENCES, ORDERS)
     if (kind, mode, persistence, order) not in IMPOSSIBLE
 ]
 every_cell = pytest.mark.parametrize(("kind", "mode", "persistence", "order"), CELLS)

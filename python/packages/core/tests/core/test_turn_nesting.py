@@ -216,6 +216,7 @@ async def test_a_nested_boundary_sees_what_the_outer_turn_persisted(stream: bool
     assert recorder.boundary.stored_texts == ["task", "done"]
 
 
+@pytest.mark.contract("T7")
 @pytest.mark.contract("T9")
 @both_modes
 async def test_a_nested_boundary_has_the_messages_of_the_nested_run(stream: bool) -> None:
@@ -322,6 +323,7 @@ async def test_a_nested_run_on_the_session_that_a_middleware_swapped_in_waits(st
     assert recorder.count == 1
 
 
+@pytest.mark.contract("T7")
 @pytest.mark.contract("T15")
 @both_modes
 async def test_the_error_of_a_nested_provider_reaches_the_outer_caller(stream: bool) -> None:

@@ -309,6 +309,7 @@ async def test_the_resumed_run_still_sees_the_task(stream: bool, in_a_loop: bool
     assert "task" in texts(client.requests[1].messages)
 
 
+@pytest.mark.contract("T4")
 @pytest.mark.contract("T9")
 @both_modes
 async def test_the_boundary_after_a_pause_has_what_the_closing_run_was_given(stream: bool) -> None:

@@ -285,6 +285,7 @@ async def test_the_newest_tool_call_group_is_never_excluded(
     ]
 
 
+@pytest.mark.contract("T4")
 @pytest.mark.contract("T16")
 @both_modes
 @both_persistences
@@ -308,6 +309,7 @@ async def test_an_unresolved_call_is_never_excluded(stream: bool, per_service_ca
     assert call_ids(included, "function_call") == ["pending-1", "pending-2"]
 
 
+@pytest.mark.contract("T4")
 @pytest.mark.contract("T16")
 @both_modes
 async def test_a_call_that_was_pending_under_pressure_gets_its_result(stream: bool) -> None:

@@ -249,6 +249,7 @@ async def test_the_boundary_after_a_termination_is_closing(stream: bool) -> None
     assert turn_states(turn_scoped) == ["closing"]
 
 
+@pytest.mark.contract("T7")
 @pytest.mark.contract("T10")
 @pytest.mark.parametrize("same_session", [True, False], ids=["same_session", "another_session"])
 @both_modes
