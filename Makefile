@@ -4,6 +4,7 @@ PYTHON ?= python3
 BASE ?=
 UPSTREAM ?=
 REF ?=
+JSON ?=
 
 TOOLS := build/tools/bin
 PATCHSET = env -u PYTHONHOME -u PYTHONSTARTUP -u PYTHONDONTWRITEBYTECODE PYTHONNOUSERSITE=1 PYTHONPATH=scripts \
@@ -40,6 +41,14 @@ prove: tools ## every patch: its tests red before it and green after it, ruff an
 .PHONY: export
 export: tools ## write the commits of a checkout back as patches
 	@$(PATCHSET) export --base "$(BASE)"
+
+.PHONY: lint
+lint: tools ## form of the patches, marks of the behaviour tests, numbers of the wheels
+	@$(PATCHSET) lint
+
+.PHONY: status
+status: tools ## patches of every line with size and upstream status; JSON=1 as JSON
+	@$(PATCHSET) status $(if $(JSON),--json)
 
 .PHONY: lock
 lock: tools ## resolve requirements/*.in anew and write the locks

@@ -21,6 +21,8 @@ COMMANDS: dict[str, str] = {
     "test": "patchset.gates:command",
     "prove": "patchset.prove:command",
     "export": "patchset.export:command",
+    "lint": "patchset.lint:command",
+    "status": "patchset.status:command",
     "lock": "patchset.lock:command",
 }
 """Command to `module:attribute`, in the order of the flow."""

@@ -69,7 +69,8 @@ def step(title: str) -> Generator[Progress]:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; on anything but a terminal it is as wide as its text, so that nothing is cut."""
-    drawn = Table(title=escape(title), title_justify="left", box=box.HEAVY_HEAD if out.is_terminal else box.ASCII)
+    say(title)
+    drawn = Table(box=box.HEAVY_HEAD if out.is_terminal else box.ASCII)
     for column in columns:
         drawn.add_column(escape(column), no_wrap=not out.is_terminal)
     for row in rows:

@@ -18,7 +18,7 @@ from patchset.proc import git_env, run
 STEP = "series"
 SECTIONS = ("Why", "Why a patch", "How")
 
-_SECTION = re.compile(r"^(Why|Why a patch|How):[ \n]")
+_SECTION = re.compile(r"(Why|Why a patch|How):(?: |\n|$)")
 
 
 @dataclass(frozen=True)
