@@ -97,11 +97,11 @@ def tokens(messages: Sequence[Message]) -> int:
 
 
 def seed(session: AgentSession) -> None:
-    """An earlier turn of about a thousand tokens that was never compacted."""
+    """An earlier turn of more than five thousand tokens that was never compacted."""
     session.state["in_memory"] = {
         "messages": [
             Message(role="user", contents=["earlier task"], message_id="earlier-1"),
-            Message(role="assistant", contents=["earlier answer " + "y" * 4000], message_id="earlier-2"),
+            Message(role="assistant", contents=["earlier answer " + "y" * 20_000], message_id="earlier-2"),
         ]
     }
 
@@ -204,7 +204,7 @@ async def test_what_precedes_the_turn_goes_first(stream: bool, history_first: bo
     """Without the earlier turn the five iterations stay below the limit."""
     client = ScriptedChatClient(search_then_answer)
     agent = valved_agent(
-        client, ExcludeEverything(), 1100, history_first=history_first, per_service_call=per_service_call
+        client, ExcludeEverything(), 3000, history_first=history_first, per_service_call=per_service_call
     )
     session = agent.create_session()
     seed(session)
@@ -312,6 +312,37 @@ async def test_an_unresolved_call_is_never_excluded(stream: bool, per_service_ca
 @pytest.mark.contract("T4")
 @pytest.mark.contract("T16")
 @both_modes
+@both_persistences
+async def test_an_unresolved_call_is_not_excluded_when_newer_groups_follow(
+    stream: bool, per_service_call: bool
+) -> None:
+    """The user left the approval open and went on: until somebody answers, the call is as unresolved as before."""
+    seen: list[list[str | None]] = []
+
+    def script(call: int, messages: list[Message]) -> Content | str:
+        if call == 1:
+            return call_tool("guarded", "pending-1", number=1)
+        if call in (4, 6):
+            # The first model call of a later iteration: what is stored now is what the valve has left.
+            stored = stored_messages(session)
+            included = [message for message in stored if not message.additional_properties.get("_excluded", False)]
+            seen.append(call_ids(included, "function_call"))
+        return search_then_answer(call + 1, messages)
+
+    agent = valved_agent(
+        ScriptedChatClient(script), ExcludeEverything(), 10, iterations=3, per_service_call=per_service_call
+    )
+    session = agent.create_session()
+
+    await run_turn(agent, "task", stream=stream, session=session)
+    await run_turn(agent, "something else", stream=stream, session=session)
+
+    assert seen == [["pending-1", "call-3"], ["pending-1", "call-5"]]
+
+
+@pytest.mark.contract("T4")
+@pytest.mark.contract("T16")
+@both_modes
 async def test_a_call_that_was_pending_under_pressure_gets_its_result(stream: bool) -> None:
     client = ScriptedChatClient([
         call_tool("search", "call-1", number=1),
@@ -327,6 +358,35 @@ async def test_a_call_that_was_pending_under_pressure_gets_its_result(stream: bo
 
     assert call_ids(client.requests[3].messages, "function_call") == ["pending-1"]
     assert call_ids(client.requests[3].messages, "function_result") == ["pending-1"]
+
+
+@pytest.mark.contract("T7")
+@pytest.mark.contract("T16")
+@both_modes
+async def test_a_nested_run_under_pressure_keeps_the_outer_task_and_call(stream: bool) -> None:
+    """Parent and child share the history: the turn's user input is the parent's, and its call is not resolved yet."""
+
+    def agent_with(client: ScriptedChatClient, *tools: Any) -> Agent:
+        return Agent(
+            client=client,
+            name="child",
+            tools=list(tools),
+            context_providers=[
+                InMemoryHistoryProvider(skip_excluded=True),
+                CompactionProvider(after_strategy=ExcludeEverything(), mid_turn_max_tokens=10),  # type: ignore[call-arg]
+            ],
+            require_per_service_call_history_persistence=True,
+        )
+
+    child = agent_with(ScriptedChatClient(search_then_answer), search)
+    client = ScriptedChatClient([call_tool("child", "nested-1", task="subtask"), "done"])
+    agent = agent_with(client, child.as_tool(propagate_session=True))
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert "task" in texts(client.requests[1].messages)
+    assert "nested-1" in call_ids(client.requests[1].messages, "function_call")
+    assert "nested-1" in call_ids(client.requests[1].messages, "function_result")
 
 
 # endregion
