@@ -53,3 +53,8 @@ status: tools ## patches of every line with size and upstream status; JSON=1 as 
 .PHONY: lock
 lock: tools ## resolve requirements/*.in anew and write the locks
 	@$(PATCHSET) lock --base "$(BASE)"
+
+.PHONY: clean
+clean: ## remove build/ and dist/, unless somebody's work would be lost with them
+	@test ! -f build/tools/stamp || $(PATCHSET) clean
+	rm -rf build dist

@@ -20,10 +20,13 @@ COMMANDS: dict[str, str] = {
     "apply": "patchset.apply:command",
     "test": "patchset.gates:command",
     "prove": "patchset.prove:command",
+    "wheel": "patchset.wheel:command",
+    "demo": "patchset.demo:command",
     "export": "patchset.export:command",
     "lint": "patchset.lint:command",
     "status": "patchset.status:command",
     "lock": "patchset.lock:command",
+    "clean": "patchset.clean:command",
 }
 """Command to `module:attribute`, in the order of the flow."""
 

@@ -106,8 +106,12 @@ def command(layout: Layout, as_json: bool) -> None:
     for line in found.lines:
         serves = f"serves {', '.join(line.wheels)}, written on {line.written_on}" if line.releases else "serves nothing"
         added, removed = sum(patch.added for patch in line.patches), sum(patch.removed for patch in line.patches)
+        title = f"{line.line}: {count(len(line.patches), 'patch')} (+{added} -{removed}), {serves}"
+        if not line.patches:
+            console.say(title)
+            continue
         console.table(
-            f"{line.line}: {count(len(line.patches), 'patch')} (+{added} -{removed}), {serves}",
+            title,
             ["patch", "files", "+", "-", "upstream status", "resolves"],
             [
                 [
