@@ -138,9 +138,13 @@ async def test_content_denied_in_a_later_iteration_reaches_no_turn_scoped_provid
 
 @pytest.mark.contract("T9")
 @pytest.mark.contract("T11")
-@both_modes
+@pytest.mark.parametrize("stream", [False], ids=["non_streaming"])
 async def test_an_attempt_that_was_denied_is_not_in_the_response_of_the_boundary(stream: bool) -> None:
-    """A retry outside of the gate tries again: the denied attempt was a run, but T11 goes before T9."""
+    """A retry outside of the gate tries again: the denied attempt was a run, but T11 goes before T9.
+
+    Not streaming: there a base may hang the gate on the stream of the whole pipeline, which a middleware that drains
+    its own stream does not get to see.
+    """
 
     class RetryDenied(AgentMiddleware):
         async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
