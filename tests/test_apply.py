@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from patchset import apply as apply_module
 from patchset import base as base_module
+from patchset import console
 from patchset import fetch as fetch_module
 from patchset.paths import CORE
 from support import AGENTS, CORE_FILES, FIRST, NUMBERS, SECOND, WORKSPACE_FILES, Change, Project, edited
@@ -112,6 +116,31 @@ def test_other_archives_make_another_checkout(project: Project) -> None:
     assert "1 patch applied" in project.good("apply").out
     assert project.git("rev-parse", "refs/patchset/base") != before
     assert project.core_file("agent_framework/_new.py").exists()
+
+
+def test_other_archives_do_not_take_somebodys_branch_with_them(project: Project) -> None:
+    project.good("apply")
+    project.git("branch", "mine")
+    project.release("1.0.0", line="1.0", core={"agent_framework/_new.py": b"new = 1\n"})
+    assert "build/checkouts/1.0.0 has work that would be lost: mine" in project.bad(2, "apply")
+    assert project.git("rev-parse", "mine")
+
+
+def test_one_command_at_a_time_writes_to_the_checkouts(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.layout.checkouts.mkdir()
+    with (project.layout.checkouts / ".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waited: list[str] = []
+
+        @contextlib.contextmanager
+        def step(title: str) -> Generator[None]:
+            waited.append(title)
+            fcntl.flock(other, fcntl.LOCK_UN)
+            yield
+
+        monkeypatch.setattr(console, "step", step)
+        project.good("apply")
+    assert waited[0] == "wait for another command that writes to the checkouts"
 
 
 def test_every_served_release_is_applied_and_failures_are_listed_together(project: Project) -> None:

@@ -9,7 +9,16 @@ import click
 
 from patchset import console, fetch
 from patchset.base import BASE_REF, base_digest, make_base
-from patchset.checkout import SERIES_REF, Checkout, apply_series, guard, new_folder, one_at_a_time, put
+from patchset.checkout import (
+    SERIES_REF,
+    Checkout,
+    apply_series,
+    guard,
+    guard_other_work,
+    new_folder,
+    one_at_a_time,
+    put,
+)
 from patchset.errors import USAGE, PatchsetError
 from patchset.options import base_option, count, for_each, pass_layout
 from patchset.paths import Layout
@@ -61,6 +70,8 @@ def apply(layout: Layout, release: Release) -> ApplyResult:
         if has.get("base") == wanted["base"]:
             apply_series(checkout, git, paths)
         else:
+            if made:
+                guard_other_work(checkout, git)
             _make(checkout, release, layout, paths)
         return _result(checkout, git, len(paths), changed=True)
 

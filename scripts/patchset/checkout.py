@@ -214,6 +214,23 @@ def guard(checkout: Checkout, git: Git) -> None:
     guard_clean(checkout, git)
 
 
+def guard_other_work(checkout: Checkout, git: Git) -> None:
+    """Refuse to remove a checkout with a stash, or a branch of somebody's own.
+
+    Raises:
+        PatchsetError: It has one.
+    """
+    refs = git("for-each-ref", "--format=%(refname:short)", "refs/stash", "refs/heads").splitlines()
+    if kept := [name for name in refs if name != BRANCH]:
+        raise PatchsetError(
+            git.step,
+            f"{checkout.shown} has work that would be lost: {', '.join(kept)}",
+            where=checkout.shown,
+            next=f"git -C {checkout.shown} bundle create ../../../kept.bundle --all to keep it, or rm -rf {checkout.shown}",
+            exit_code=USAGE,
+        )
+
+
 def apply_series(checkout: Checkout, git: Git, paths: list[Path]) -> str:
     """Apply patch files to the base of a clean checkout and remember them as its series.
 

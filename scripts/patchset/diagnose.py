@@ -28,9 +28,6 @@ class Diagnosis:
     """The places, one a line."""
     state: str
     """What is known of the cause."""
-    present: int
-    """How many of the places hold the change already."""
-    places: int
 
 
 @contextmanager
@@ -59,43 +56,45 @@ def diagnose(git: Git, patch: Patch, title: str) -> Diagnosis:
     try:
         files = {file.path: file for file in patch.files()}
     except PatchsetError as error:
-        return Diagnosis(str(patch.path), error.what, 0, 1)
-    with worktree(git, "HEAD") as scratch:
-        if scratch.ok("apply", "--reverse", "--check", "-", input=patch.diff):
+        return Diagnosis(str(patch.path), error.what)
+    with tempfile.TemporaryDirectory() as folder:
+        index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+        git.run("read-tree", "HEAD", env=index)
+
+        def present(diff: bytes) -> bool:
+            reverse = ("apply", "--cached", "--reverse", "--check", "-")
+            return git.run(*reverse, check=False, input=diff, env=index).returncode == 0
+
+        if present(patch.diff):
             removal = "".join(f"; to be removed when {when}" for when in patch.trailer("Remove-When"))
-            where = "\n".join(files)
-            return Diagnosis(where, f"it looks already applied: {title} has every change of it{removal}", 1, 1)
-        done = scratch.run("apply", "--reject", "--verbose", "-", check=False, input=patch.diff)
-    places: list[str] = []
-    present = 0
-    crlf: list[str] = []
-    applying = ""
-    printed = done.stderr.decode("utf-8", "surrogateescape").splitlines()
-    for line in printed:
-        if found := _APPLYING.match(line):
-            applying = found[1].rpartition(" => ")[2]
-        elif (found := _REJECTED.match(line)) and applying in files:
-            file, number = files[applying], int(found[1])
-            there = _present(git, file, number)
-            present += there
-            places.append(_place(file, number) + (", already there" if there else ""))
-        elif (found := _FILE_ERROR.match(line)) and found[2] != "patch does not apply":
-            places.append(f"{found[1]}: {found[2]}")
-    for path in files:
-        blob = git.run("cat-file", "blob", f"HEAD:{path}", check=False)
-        if blob.returncode == 0 and (b"\r\n" in blob.stdout) != (b"\r\n" in patch.diff):
-            crlf.append(path)
+            return Diagnosis("\n".join(files), f"it looks already applied: {title} has every change of it{removal}")
+        with worktree(git, "HEAD") as scratch:
+            done = scratch.run("apply", "--reject", "--verbose", "-", check=False, input=patch.diff)
+        places: list[str] = []
+        there = 0
+        applying = ""
+        printed = done.stderr.decode("utf-8", "surrogateescape").splitlines()
+        for line in printed:
+            if found := _APPLYING.match(line):
+                applying = found[1].rpartition(" => ")[2]
+            elif (found := _REJECTED.match(line)) and applying in files:
+                file, number = files[applying], int(found[1])
+                already = present(_lone(file, number))
+                there += already
+                places.append(_place(file, number) + (", already there" if already else ""))
+            elif (found := _FILE_ERROR.match(line)) and found[2] != "patch does not apply":
+                places.append(f"{found[1]}: {found[2]}")
     if not places:
         places = [line for line in printed if line.startswith("error:")][-3:] or [str(patch.path)]
-    if present == len(places):
+    if there == len(places):
         state = f"it looks already applied: {title} has every change that does not fit"
-    elif present:
-        state = f"{present} of {len(places)} places look already applied, the rest of {title} reads differently there"
+    elif there:
+        state = f"{there} of {len(places)} places look already applied, the rest of {title} reads differently there"
     else:
         state = f"not applied yet; {title} reads differently there"
-    if crlf:
+    if crlf := [path for path in files if _other_line_ends(git, path, patch.diff)]:
         state += f"\nline endings differ (CRLF against LF): {', '.join(crlf)}"
-    return Diagnosis("\n".join(places), state, present, len(places))
+    return Diagnosis("\n".join(places), state)
 
 
 def _place(file: PatchedFile, number: int) -> str:
@@ -106,8 +105,12 @@ def _place(file: PatchedFile, number: int) -> str:
     return f"{file.path}:{hunk.source_start}, hunk {number} of {len(file)} ({within})"
 
 
-def _present(git: Git, file: PatchedFile, number: int) -> bool:
-    """Return whether one hunk is in the checkout's commit already."""
-    lone = f"--- {file.source_file}\n+++ {file.target_file}\n{file[number - 1]}"
-    with worktree(git, "HEAD") as scratch:
-        return scratch.ok("apply", "--reverse", "--check", "-", input=lone.encode("utf-8", "surrogateescape"))
+def _lone(file: PatchedFile, number: int) -> bytes:
+    """Return one hunk as a diff."""
+    return f"--- {file.source_file}\n+++ {file.target_file}\n{file[number - 1]}".encode("utf-8", "surrogateescape")
+
+
+def _other_line_ends(git: Git, path: str, diff: bytes) -> bool:
+    """Return whether a file and a diff have different line ends."""
+    blob = git.run("cat-file", "blob", f"HEAD:{path}", check=False)
+    return blob.returncode == 0 and (b"\r\n" in blob.stdout) != (b"\r\n" in diff)
