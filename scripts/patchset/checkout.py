@@ -222,11 +222,12 @@ def guard_other_work(checkout: Checkout, git: Git) -> None:
     """
     refs = git("for-each-ref", "--format=%(refname:short)", "refs/stash", "refs/heads").splitlines()
     if kept := [name for name in refs if name != BRANCH]:
+        where = checkout.shown
         raise PatchsetError(
             git.step,
-            f"{checkout.shown} has work that would be lost: {', '.join(kept)}",
-            where=checkout.shown,
-            next=f"git -C {checkout.shown} bundle create ../../../kept.bundle --all to keep it, or rm -rf {checkout.shown}",
+            f"{where} has work that would be lost: {', '.join(kept)}",
+            where=where,
+            next=f"keep it: git -C {where} bundle create ../../../kept.bundle --all\nor drop it: rm -rf {where}",
             exit_code=USAGE,
         )
 

@@ -193,9 +193,11 @@ def export(layout: Layout, releases: Releases, release: Release) -> ExportResult
                 exit_code=USAGE,
             )
         base = git("rev-parse", BASE_REF)
-        tip = canonical(git, base, git("rev-parse", "HEAD"))
-        files = format_series(git, base, tip)
-        if applied(git, base, files) != tip:
+        with console.step(f"{release.version}: write the patches and apply them once more"):
+            tip = canonical(git, base, git("rev-parse", "HEAD"))
+            files = format_series(git, base, tip)
+            again = applied(git, base, files)
+        if again != tip:
             raise PatchsetError(
                 STEP,
                 "the patches do not give the same commits when they are applied again",
