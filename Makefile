@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BASE ?=
+TODOS ?= 10
 UPSTREAM ?=
 REF ?=
 JSON ?=
@@ -37,6 +38,14 @@ test: tools ## upstream's gates on the patched checkout, the behaviour tests, th
 .PHONY: prove
 prove: tools ## every patch: its tests red before it and green after it, ruff and pyright clean
 	@$(PATCHSET) prove --base "$(BASE)"
+
+.PHONY: wheel
+wheel: tools ## the patched core as a wheel in dist/: built twice, compared, installed and exercised
+	@$(PATCHSET) wheel --base "$(BASE)"
+
+.PHONY: demo
+demo: tools ## the ten-todo task, stock and patched, call by call (TODOS=10 STREAM=1 HISTORY_LAST=1)
+	@$(PATCHSET) demo --base "$(BASE)" --todos "$(TODOS)" $(if $(STREAM),--stream) $(if $(HISTORY_LAST),--history-last)
 
 .PHONY: export
 export: tools ## write the commits of a checkout back as patches

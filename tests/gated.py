@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from patchset import behaviour, gates, prove, suites
+from patchset import behaviour, gates, prove, suites, wheel
 from patchset.envs import Env
 from patchset.paths import Layout
 from patchset.releases import Release
@@ -136,7 +136,7 @@ class GatedProject(Project):
         def tools(layout: Layout, release: Release) -> Env:
             return env
 
-        for module in (gates, prove):
+        for module in (gates, prove, wheel):
             monkeypatch.setattr(module, "ensure_env", tools)
         for module in (suites, behaviour):  # the suites are so small that processes cost more than they save
             monkeypatch.setattr(module, "workers", int)

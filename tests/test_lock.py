@@ -28,10 +28,8 @@ def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
         f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {other}\n" for other in requires),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    record = [
-        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip('=')},{len(text)}"
-        for path, text in files.items()
-    ]
+    digests = {path: base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()) for path, text in files.items()}
+    record = [f"{path},sha256={digest.decode().rstrip('=')},{len(files[path])}" for path, digest in digests.items()]
     files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""])
     path = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:

@@ -5,6 +5,7 @@ Core is put on the path per commit, so that the unpatched and the patched one ru
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import sys
@@ -99,9 +100,17 @@ def ensure_env(layout: Layout, release: Release) -> Env:
         PatchsetError: The lock is missing, the Python is too old, or the packages cannot be had.
     """
     env = Env(layout.envs / release.version, lock_digest(layout, release))
-    stamp = env.root / "stamp"
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == env.digest:
-        return env
+    layout.envs.mkdir(parents=True, exist_ok=True)
+    with (layout.envs / f".{release.version}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # somebody else may be making it
+        stamp = env.root / "stamp"
+        if not stamp.is_file() or stamp.read_text(encoding="utf-8") != env.digest:
+            _make(layout, release, env)
+            stamp.write_text(env.digest, encoding="utf-8")
+    return env
+
+
+def _make(layout: Layout, release: Release, env: Env) -> None:
     lock = layout.requirements / f"{release.version}.txt"
     with console.step(f"{release.version}: install {layout.show(lock)} into {layout.show(env.root)}"):
         shutil.rmtree(env.root, ignore_errors=True)
@@ -113,8 +122,6 @@ def ensure_env(layout: Layout, release: Release) -> Env:
             step=STEP,
             what=f"{layout.show(lock)} cannot be installed",
         )
-        stamp.write_text(env.digest, encoding="utf-8")
-    return env
 
 
 def make_venv(layout: Layout, root: Path, python: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from patchset.errors import PatchsetError
 
@@ -87,12 +87,14 @@ class Report:
 
 def _message(longrepr: Any) -> str:
     """Return the line that matters of what pytest shows of a failure or a skip."""
+    shown: Any = longrepr
     if isinstance(longrepr, dict):
-        crash: dict[str, Any] = longrepr.get("reprcrash") or {}  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
-        longrepr = crash.get("message") or longrepr.get("longrepr") or ""  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
-    if isinstance(longrepr, list):  # file, line, reason of a skip
-        longrepr = longrepr[-1]  # pyright: ignore[reportUnknownVariableType]
-    lines = [line for line in str(longrepr or "").splitlines() if line.strip()]  # pyright: ignore[reportUnknownArgumentType]
+        parts = cast("dict[str, Any]", longrepr)
+        crash = cast("dict[str, Any]", parts.get("reprcrash") or {})
+        shown = crash.get("message") or parts.get("longrepr")
+    elif isinstance(longrepr, list):  # file, line, reason of a skip
+        shown = cast("list[Any]", longrepr)[-1]
+    lines = [line for line in str(shown or "").splitlines() if line.strip()]
     # A file that cannot be imported has no crash line; what was raised comes last.
     raised = [line for line in lines if line.startswith("E   ")]
     return (raised[-1].removeprefix("E").strip() if raised else lines[0] if lines else "")[:300]

@@ -1,0 +1,142 @@
+"""`make demo`: the ten-todo task on the unpatched and on the patched library, call by call, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from patchset import console
+from patchset.apply import apply
+from patchset.core import core_site
+from patchset.envs import Env, check_python, ensure_env
+from patchset.options import base_option, for_each, pass_layout
+from patchset.paths import Layout
+from patchset.proc import run
+from patchset.releases import Release, load
+
+STEP = "demo"
+SCENARIOS = {
+    "todos": "one loop does the todos one by one",
+    "stacked-loops": "a loop around a loop that does two todos at a time",
+    "auto-approval": "a harness agent without a loop, each tool call approved by a rule",
+}
+
+_SCRIPT = Path(__file__).resolve().parents[1] / "demos" / "scenarios.py"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a scenario is run."""
+
+    todos: int = 10
+    stream: bool = False
+    history_first: bool = True
+
+    def __str__(self) -> str:
+        mode = "streaming" if self.stream else "not streaming"
+        order = "[history, compaction]" if self.history_first else "[compaction, history]"
+        return f"{self.todos} todos, {mode}, providers {order}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a scenario on one build of core."""
+
+    calls: list[dict[str, Any]]
+    boundaries: int
+    flattened_after: int
+
+    @property
+    def seen(self) -> list[int]:
+        """How many of the task's own tool results the model is shown verbatim, call by call."""
+        return [call["verbatim"] for call in self.calls]
+
+    @property
+    def made(self) -> list[int]:
+        """How many there are, call by call."""
+        return [call["made"] for call in self.calls]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A base on which scenarios are played."""
+
+    env: Env
+    stock: Path
+    patched: Path
+
+    def play(self, scenario: str, options: Options) -> tuple[Outcome, Outcome]:
+        """Play a scenario on the unpatched and on the patched core."""
+        return self._play(self.stock, scenario, options), self._play(self.patched, scenario, options)
+
+    def _play(self, core: Path, scenario: str, options: Options) -> Outcome:
+        done = run(
+            [self.env.python, _SCRIPT, scenario, json.dumps(asdict(options))],
+            step=STEP,
+            what=f"the scenario {scenario} failed",
+            cwd=core,
+            env=self.env.environ(core, PYTHONDONTWRITEBYTECODE="1"),
+        )
+        return Outcome(**json.loads(done.stdout))
+
+
+def stage(layout: Layout, release: Release) -> Stage:
+    """Make everything that the demo of a base needs."""
+    applied = apply(layout, release)
+    env = ensure_env(layout, release)
+    checkout = applied.checkout.path
+    return Stage(env, core_site(layout, env, checkout, applied.base), core_site(layout, env, checkout, applied.commit))
+
+
+def scenarios_of(release: Release) -> Sequence[str]:
+    """Return the scenarios that tell the patched release from the unpatched one, and before them the plain one."""
+    return ["todos"] if release.bug_7236 else list(SCENARIOS)
+
+
+def show(release: Release, scenario: str, options: Options, stock: Outcome, patched: Outcome) -> None:
+    """Print the table of one scenario."""
+    title = f"{release.version}, {scenario} ({SCENARIOS[scenario]}): {options}"
+    columns = ["call", "the model does", "results so far", "stock sees verbatim", "patched sees verbatim"]
+    rows = [
+        [str(call["number"]), str(call["does"]), str(call["made"]), *map(str, seen)]
+        for call, *seen in zip(patched.calls, stock.seen, patched.seen, strict=True)
+    ]
+    console.table(title, columns, rows)
+    for name, outcome in (("stock", stock), ("patched", patched)):
+        times = "once" if outcome.boundaries == 1 else f"{outcome.boundaries} times"
+        console.say(
+            f"{name + ':':<9}at its last call the model sees {outcome.seen[-1]} of {outcome.made[-1]} results, "
+            f"the turn ends {times}, and {outcome.flattened_after} results are compacted after it"
+        )
+    if stock == patched:
+        right = stock.seen == stock.made and stock.boundaries == 1
+        why = "the unpatched release has this one right" if right else "the patches change nothing here"
+        console.say(f"No difference: {why}.")
+    console.say("")
+
+
+@click.command("demo", short_help="The ten-todo task on stock and patched, side by side.")
+@base_option
+@click.option("--todos", default=10, show_default=True, type=click.IntRange(1, 500), help="How many todos.")
+@click.option("--stream", is_flag=True, help="Stream the answers.")
+@click.option("--history-last", is_flag=True, help="Put the history after the compaction (scenarios with a loop).")
+@pass_layout
+def command(layout: Layout, base: str, todos: int, stream: bool, history_last: bool) -> None:
+    """Show, call by call, how many of its own tool results the model still sees verbatim."""
+    bases = load(layout).resolve(base)
+    check_python()
+    options = Options(todos, stream, not history_last)
+
+    def one(release: Release) -> None:
+        made = stage(layout, release)
+        for scenario in scenarios_of(release):
+            with console.step(f"{release.version}: play {scenario}"):
+                outcomes = made.play(scenario, options)
+            show(release, scenario, options, *outcomes)
+
+    for_each(bases, one)
