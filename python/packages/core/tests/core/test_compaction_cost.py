@@ -30,7 +30,6 @@ def _summarization(summarizer: Summarizer, *, target: int = 4, threshold: int = 
         client=summarizer,  # type: ignore[arg-type]
         target_count=target,
         threshold=threshold,
-        max_summary_input_tokens=None,
     )
 
 
@@ -45,7 +44,7 @@ async def test_a_long_tool_loop_stays_compacted(
     streaming: bool, store_kind: str, per_call: bool, tmp_path: Path
 ) -> None:
     """Thirty-six calls: requests grew to 35 messages and the summarizer read 753,963 characters."""
-    talk = Talk(make_store(store_kind, tmp_path), streaming, per_call, result_size=1000)
+    talk = Talk(make_store(store_kind, tmp_path), streaming, per_call, result_size=1419)
     talk.agent = talk.make_agent(talk.client, _summarization(talk.summarizer))
 
     await talk.turn(calls=36)

@@ -427,6 +427,27 @@ async def test_a_request_that_fails_leaves_no_marker_behind(streaming: bool, tmp
 
 
 @pytest.mark.contract("C7")
+@both_modes
+@both_persistences
+@pytest.mark.parametrize("place", ["in_run", "before"])
+@pytest.mark.parametrize("name", [name for name in STRATEGY_NAMES if name not in SUMMARIZING])
+async def test_a_strategy_does_not_write_into_messages_that_are_stored(
+    streaming: bool, per_call: bool, place: str, name: str, tmp_path: Path
+) -> None:
+    """A strategy works on what it may change: what the session holds, and what was read from it, stays as it was."""
+    talk = Talk(make_store("memory", tmp_path), streaming, per_call)
+    setattr(talk, place, make_strategy(name))
+    talk.agent = talk.make_agent(talk.client, talk.in_run)
+    await talk.turn(calls=3)
+    handed_out = talk.stored()
+    before = copy.deepcopy([message.to_dict() for message in handed_out])
+
+    await talk.turn(calls=2)
+
+    assert [message.to_dict() for message in handed_out] == before
+
+
+@pytest.mark.contract("C7")
 def test_annotating_keeps_the_annotation_of_another_copy_as_it_was() -> None:
     original = user("u1", message_id="m1")
     annotate_message_groups([original])
