@@ -64,7 +64,11 @@ class Releases:
         """The newest served release."""
         if not self.served:
             raise PatchsetError(
-                STEP, "no release is served", next="give a row of patches/releases.toml a `line` and a `local`"
+                STEP,
+                "no release is served",
+                where="patches/releases.toml",
+                next="give a row a `line` and a `local`",
+                exit_code=USAGE,
             )
         return self.served[-1]
 
