@@ -250,7 +250,7 @@ def test_a_patch_that_does_not_apply_is_named_with_its_hunk(project: Project) ->
         "  why:   The fortieth line is dull, very.",
         "  state: not applied yet; 1.0.0 reads differently there",
         "  next:  git -C build/checkouts/1.0.0 am --show-current-patch=diff | git -C build/checkouts/1.0.0 apply "
-        "--reject   (applies what fits, the rest goes to *.rej)",
+        "--reject  # applies what fits, the rest goes to *.rej",
         "         edit what is left, then: git -C build/checkouts/1.0.0 add --all && git -C build/checkouts/1.0.0 am "
         "--continue",
         "         then keep it: make export BASE=1.0.0",
@@ -288,12 +288,22 @@ def test_a_patch_that_does_not_apply_says_whether_it_is_there(
     message = project.bad(1, "apply")
     assert place in message
     assert state in message
+    assert ("next:  if upstream has it now: git rm patches/1.0/0001-" in message) == ("every change" in state)
 
 
 def test_a_patch_for_a_file_that_is_gone_says_so(project: Project) -> None:
     path = project.series(FIRST)[0]
     path.write_text(path.read_text().replace("_agents.py", "_gone.py"))
     assert f"where: {CORE}/agent_framework/_gone.py: No such file or directory" in project.bad(1, "apply")
+
+
+def test_a_damaged_patch_is_named_with_what_git_says(project: Project) -> None:
+    path = project.series(FIRST, SECOND)[1]
+    path.write_text(path.read_text().replace("@@ -37,7 +37,7 @@", "@@ -37,9 +37,9 @@"))
+    message = project.bad(1, "apply")
+    assert "patch 2 of 2 (0002-Python-Change-the-fortieth-line.patch)" in message
+    assert "| error: corrupt patch at" in message
+    assert "where: " in message
 
 
 def test_a_file_that_is_no_patch_is_named(project: Project) -> None:

@@ -87,6 +87,23 @@ def test_a_changed_and_a_removed_patch(project: Project) -> None:
     assert sorted(series_files(project)) == ["0001-Python-Change-the-fifth-line.patch"]
 
 
+def test_patch_files_changed_by_hand_are_not_written_over(project: Project) -> None:
+    project.series(FIRST)
+    exported(project)
+    path = next(iter(project.layout.series("1.0").glob("*.patch")))
+    changed = path.read_text().replace("Why: The fifth line is dull.", "Why: The fifth line is very dull.")
+    path.write_text(changed)
+    message = project.bad(2, "export")
+    assert (
+        "patches/1.0 has changed since it was applied to build/checkouts/1.0.0; nothing is written over it" in message
+    )
+    assert "next:  take the files as they are: make apply BASE=1.0.0, then the same command again" in message
+    assert path.read_text() == changed
+    project.good("apply")
+    assert "nothing to change" in project.good("export").out
+    assert path.read_text() == changed
+
+
 def test_other_files_of_the_folder_stay(project: Project) -> None:
     project.series(FIRST)
     (project.layout.series("1.0") / "expected-changes.toml").write_text("# none\n")
@@ -289,7 +306,7 @@ def test_export_is_the_inverse_of_apply(base_repository: Path, steps: list[Step]
         git = Git(folder, step="export")
         base, theirs = git("rev-parse", BASE_REF), git("rev-parse", "HEAD")
 
-        tip = canonical(git, base, theirs)
+        tip = canonical(git, base, theirs, shown="checkout")
         files = format_series(git, base, tip)
 
         # The same trees and messages, whoever made the commits.
@@ -300,7 +317,7 @@ def test_export_is_the_inverse_of_apply(base_repository: Path, steps: list[Step]
         elsewhere = Path(temporary) / "elsewhere"
         shutil.copytree(base_repository, elsewhere)
         assert applied(Git(elsewhere, step="export"), base, files) == tip
-        assert canonical(git, base, tip) == tip
+        assert canonical(git, base, tip, shown="checkout") == tip
         assert format_series(git, base, tip) == files
         # Every patch can be read.
         for number, (name, content) in enumerate(files.items(), 1):

@@ -65,7 +65,7 @@ def apply(layout: Layout, release: Release) -> ApplyResult:
         if made:
             guard(checkout, git)
             has = {key: git.read("config", f"patchset.{key}") for key in wanted}
-            if has == wanted and git("rev-parse", "HEAD") == git("rev-parse", SERIES_REF):
+            if has == wanted and git("rev-parse", "HEAD") == git.read("rev-parse", SERIES_REF):
                 return _result(checkout, git, len(paths), changed=False)
         if has.get("base") == wanted["base"]:
             apply_series(checkout, git, paths)

@@ -126,7 +126,7 @@ def resume_advice(checkout: Checkout) -> str:
     """Return how to go on after a `git am` that stopped, and how to give up."""
     git = f"git -C {checkout.shown}"
     lines = [
-        f"{git} am --show-current-patch=diff | {git} apply --reject   (applies what fits, the rest goes to *.rej)",
+        f"{git} am --show-current-patch=diff | {git} apply --reject  # applies what fits, the rest goes to *.rej",
         f"edit what is left, then: {git} add --all && {git} am --continue",
     ]
     if checkout.export:
@@ -247,12 +247,14 @@ def apply_series(checkout: Checkout, git: Git, paths: list[Path]) -> str:
         PatchsetError: A patch does not apply; the checkout is left in the middle of `git am`, at that patch.
     """
     git("checkout", "--quiet", "-B", BRANCH, BASE_REF)
+    # From here on the checkout is about these files; whether they are applied is said by the ref.
+    git("update-ref", "-d", SERIES_REF)
+    git("config", "patchset.series", series_digest(paths))
     if paths:
         with console.step(f"{checkout.title}: apply {count(len(paths), 'patch')}"):
             _am(checkout, git, paths)
     commit = git("rev-parse", "HEAD")
     git("update-ref", SERIES_REF, commit)
-    git("config", "patchset.series", series_digest(paths))
     return commit
 
 
@@ -276,11 +278,15 @@ def _am(checkout: Checkout, git: Git, paths: list[Path]) -> None:
     number = int((state / "next").read_text())
     patch = load_patch(paths[number - 1], number, len(paths))
     found = diagnose(git, patch, checkout.title)
+    advice = resume_advice(checkout)
+    if found.needless:
+        advice = f"if upstream has it now: git rm {checkout.layout.show(patch.path)}, and give up as below\n{advice}"
     raise PatchsetError(
         git.step,
         f"{patch.name} does not apply to {checkout.title}",
         where=found.where,
         why=patch.why,
         state=found.state,
-        next=resume_advice(checkout),
+        next=advice,
+        output=None if found.understood else tail(done.stderr.decode("utf-8", "replace")),
     )

@@ -28,6 +28,10 @@ class Diagnosis:
     """The places, one a line."""
     state: str
     """What is known of the cause."""
+    needless: bool = False
+    """Whether every change of the patch is there already."""
+    understood: bool = True
+    """Whether the places explain the failure."""
 
 
 @contextmanager
@@ -56,7 +60,7 @@ def diagnose(git: Git, patch: Patch, title: str) -> Diagnosis:
     try:
         files = {file.path: file for file in patch.files()}
     except PatchsetError as error:
-        return Diagnosis(str(patch.path), error.what)
+        return Diagnosis(str(patch.path), error.what, understood=False)
     with tempfile.TemporaryDirectory() as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         git.run("read-tree", "HEAD", env=index)
@@ -67,7 +71,8 @@ def diagnose(git: Git, patch: Patch, title: str) -> Diagnosis:
 
         if present(patch.diff):
             removal = "".join(f"; to be removed when {when}" for when in patch.trailer("Remove-When"))
-            return Diagnosis("\n".join(files), f"it looks already applied: {title} has every change of it{removal}")
+            state = f"it looks already applied: {title} has every change of it{removal}"
+            return Diagnosis("\n".join(files), state, needless=True)
         with worktree(git, "HEAD") as scratch:
             done = scratch.run("apply", "--reject", "--verbose", "-", check=False, input=patch.diff)
         places: list[str] = []
@@ -85,7 +90,7 @@ def diagnose(git: Git, patch: Patch, title: str) -> Diagnosis:
             elif (found := _FILE_ERROR.match(line)) and found[2] != "patch does not apply":
                 places.append(f"{found[1]}: {found[2]}")
     if not places:
-        places = [line for line in printed if line.startswith("error:")][-3:] or [str(patch.path)]
+        return Diagnosis(str(patch.path), "git apply says otherwise than git am", understood=False)
     if there == len(places):
         state = f"it looks already applied: {title} has every change that does not fit"
     elif there:

@@ -16,7 +16,7 @@ import click
 from patchset import console
 from patchset.apply import checkout_of
 from patchset.base import BASE_REF, BRANCH, base_digest
-from patchset.checkout import AM, SERIES_REF, guard_branch, guard_clean, guard_progress, one_at_a_time
+from patchset.checkout import AM, SERIES_REF, Checkout, guard_branch, guard_clean, guard_progress, one_at_a_time
 from patchset.diagnose import worktree
 from patchset.errors import USAGE, PatchsetError
 from patchset.options import base_option, count, for_each, pass_layout
@@ -56,8 +56,16 @@ class ExportResult:
     removed: list[str]
 
 
-def canonical(git: Git, base: str, tip: str) -> str:
+def canonical(git: Git, base: str, tip: str, *, shown: str) -> str:
     """Make the commits after `base` again as apply makes them.
+
+    Args:
+        git: Git in the checkout.
+        base: The commit of the base.
+        tip: The last commit.
+
+    Keyword Args:
+        shown: How messages call the checkout.
 
     Returns:
         The id of the last one; `tip` itself when they are as they should be.
@@ -69,8 +77,8 @@ def canonical(git: Git, base: str, tip: str) -> str:
         raise PatchsetError(
             git.step,
             "the base is not among the ancestors of the checkout",
-            where=str(git.checkout),
-            next=f"git -C {git.checkout} rebase {BASE_REF}",
+            where=shown,
+            next=f"git -C {shown} rebase {BASE_REF}",
             exit_code=USAGE,
         )
     parent = base
@@ -85,8 +93,8 @@ def canonical(git: Git, base: str, tip: str) -> str:
             return PatchsetError(
                 git.step,
                 f"the commit {commit[:12]} {what}: {' '.join(subject.split())}",
-                where=str(git.checkout),
-                next=f"git -C {git.checkout} rebase --interactive {BASE_REF}",
+                where=shown,
+                next=f"git -C {shown} rebase --interactive {BASE_REF}",
                 exit_code=USAGE,
             )
 
@@ -194,7 +202,7 @@ def export(layout: Layout, releases: Releases, release: Release) -> ExportResult
             )
         base = git("rev-parse", BASE_REF)
         with console.step(f"{release.version}: write the patches and apply them once more"):
-            tip = canonical(git, base, git("rev-parse", "HEAD"))
+            tip = canonical(git, base, git("rev-parse", "HEAD"), shown=checkout.shown)
             files = format_series(git, base, tip)
             again = applied(git, base, files)
         if again != tip:
@@ -205,11 +213,35 @@ def export(layout: Layout, releases: Releases, release: Release) -> ExportResult
                 "mail (`From: `, `Date: `, `Subject: `) is cut there",
                 next=f"git -C {checkout.shown} rebase --interactive {BASE_REF}, reword it, then: {checkout.export}",
             )
+        _guard_folder(checkout, git, line, files)
         result = _write(layout, line, files)
         git("checkout", "--quiet", "-B", BRANCH, tip)
         git("update-ref", SERIES_REF, tip)
         git("config", "patchset.series", series_digest(series_paths(layout, line)))
     return result
+
+
+def _guard_folder(checkout: Checkout, git: Git, line: str, files: dict[str, bytes]) -> None:
+    """Refuse to overwrite patch files that somebody changed after they were applied.
+
+    Raises:
+        PatchsetError: They did, and the checkout does not have it.
+    """
+    layout = checkout.layout
+    paths = series_paths(layout, line)
+    if series_digest(paths) == git.read("config", "patchset.series"):
+        return
+    if {path.name: path.read_bytes() for path in paths} != files:
+        shown = layout.show(layout.series(line))
+        raise PatchsetError(
+            git.step,
+            f"{shown} has changed since it was applied to {checkout.shown}; nothing is written over it",
+            where=shown,
+            next=f"take the files as they are: make apply {checkout.arguments}, then the same command again\n"
+            f"commits made meanwhile: git -C {checkout.shown} branch mine && git -C {checkout.shown} reset --hard "
+            f"{SERIES_REF} first, git cherry-pick afterwards",
+            exit_code=USAGE,
+        )
 
 
 def _write(layout: Layout, line: str, files: dict[str, bytes]) -> ExportResult:

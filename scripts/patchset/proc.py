@@ -44,6 +44,8 @@ _GIT_CONFIG = {
     "diff.renames": "true",
     "diff.algorithm": "myers",
     "init.defaultBranch": "patched",
+    # The user's own list is not read, and what is under build/ may be another user's in a container.
+    "safe.directory": "*",
     "user.name": AUTHOR_NAME,
     "user.email": AUTHOR_EMAIL,
 }

@@ -143,9 +143,9 @@ def _apply(checkout: Checkout, git: Git, releases: Releases, source: str, ref: s
     archives = fetch.fetch(checkout.layout, release)
     paths = series_paths(checkout.layout, release.served_line)
     wanted = {"base": commit, "series": series_digest(paths), "version": release.version}
-    tip = git.read("rev-parse", "--verify", "--quiet", SERIES_REF)
     has = {key: git.read("config", f"patchset.{key}") for key in wanted}
-    fresh = tip is not None and has == wanted and git("rev-parse", "HEAD") == tip
+    # In a new repository there is no commit yet, and no series either.
+    fresh = has == wanted and git("rev-parse", "HEAD") == git.read("rev-parse", SERIES_REF)
     console.say(f"{checkout.title}: core source of {commit[:12]} against the archive of {release.version}:")
     for line in compare(git, commit, archives.core, release).lines():
         console.say(f"  {line}")
