@@ -291,6 +291,14 @@ def test_a_patch_that_does_not_apply_says_whether_it_is_there(
     assert ("next:  if upstream has it now: git rm patches/1.0/0001-" in message) == ("every change" in state)
 
 
+def test_on_an_older_release_of_the_line_the_series_is_mended_where_it_is_written(project: Project) -> None:
+    project.series(FIRST)
+    project.release("0.9.0", line="1.0", core={AGENTS: edited(line_4="0")})
+    message = project.bad(1, "apply", "--base", "0.9.0")
+    assert "then mend the series where it is written, so that it applies to both: make apply BASE=1.0.0" in message
+    assert "make export" not in message
+
+
 def test_a_patch_for_a_file_that_is_gone_says_so(project: Project) -> None:
     path = project.series(FIRST)[0]
     path.write_text(path.read_text().replace("_agents.py", "_gone.py"))

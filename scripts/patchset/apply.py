@@ -41,9 +41,13 @@ class ApplyResult:
 
 
 def checkout_of(layout: Layout, release: Release) -> Checkout:
-    """Return the checkout of `release`, made or not."""
+    """Return the checkout of a served release, made or not."""
     arguments = f"BASE={release.version}"
-    return Checkout(layout, layout.checkout(release.version), release.version, arguments, f"make export {arguments}")
+    reference = load(layout).lines()[release.served_line][-1].version
+    path = layout.checkout(release.version)
+    if release.version == reference:
+        return Checkout(layout, path, release.version, arguments, f"make export {arguments}")
+    return Checkout(layout, path, release.version, arguments, None, reference)
 
 
 def apply(layout: Layout, release: Release) -> ApplyResult:

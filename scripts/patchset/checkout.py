@@ -41,6 +41,8 @@ class Checkout:
     """What a person types after `make apply` to get it, as `BASE=1.14.0`."""
     export: str | None
     """The command that writes commits back as patches, where there is one."""
+    written_on: str | None = None
+    """The release that the series is written on, when that is another one."""
 
     @property
     def shown(self) -> str:
@@ -131,6 +133,9 @@ def resume_advice(checkout: Checkout) -> str:
     ]
     if checkout.export:
         lines.append(f"then keep it: {checkout.export}")
+    elif checkout.written_on:
+        other = checkout.written_on
+        lines.append(f"then mend the series where it is written, so that it applies to both: make apply BASE={other}")
     return "\n".join([*lines, f"or give up: {git} am --abort && make apply {checkout.arguments}"])
 
 
