@@ -536,13 +536,14 @@ class Talk:
         return [request for request, turn in zip(self.client.requests, turn_of_request) if turn == number]
 
     async def load(self) -> list[Message]:
-        """Return what the next prompt would load, by asking one more question through an agent without a strategy."""
+        """Return what the next prompt would load, by asking one more question through an agent that only loads."""
         client = ScriptedChatClient([say("probe-answer")])
         before, self.before = self.before, None
+        middleware, self.middleware = self.middleware, []
         try:
             agent = self.make_agent(client)
         finally:
-            self.before = before
+            self.before, self.middleware = before, middleware
         session = copy.deepcopy(self.session)
         if self.store.kind == "memory":
             await ask(agent, user("probe"), session=session, streaming=self.streaming)

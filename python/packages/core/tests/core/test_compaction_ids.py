@@ -194,6 +194,9 @@ async def test_an_id_that_arrives_again_with_other_content_is_given_a_new_one(
     assert_stored_as_said(talk.stored(), talk.said)
     assert_unique_ids(talk.stored())
     assert_paired(talk.client.requests)
+    for request in talk.client.requests:
+        ids = [message.message_id for message in request if message.message_id]
+        assert len(set(ids)) == len(ids), "an id entered the run a second time"
 
 
 @pytest.mark.contract("C4")

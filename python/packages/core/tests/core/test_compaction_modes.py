@@ -11,17 +11,20 @@ import pytest
 
 from ._compaction_helpers import (
     STRATEGY_NAMES,
-    Summarizer,
     Talk,
     all_stores,
+    assert_no_dangling_pointer,
     both_persistences,
     is_excluded,
     known,
     make_store,
     make_strategy,
+    markers,
+    project,
     summarized_by,
     summary_of,
     text_of,
+    unpaired_calls,
 )
 
 
@@ -116,14 +119,21 @@ async def test_the_stored_ids_are_the_ids_of_the_response(per_call: bool, stream
     assert returned == [message.message_id for message in talk.stored()][1:]
 
 
-@pytest.mark.contract("C12")
+@pytest.mark.contract("C11")
 @pytest.mark.parametrize("streaming", [False, True], ids=["non_streaming", "streaming"])
-async def test_the_response_tells_what_the_run_said(streaming: bool, tmp_path: Path) -> None:
-    talk = Talk(make_store("memory", tmp_path), streaming)
-    talk.agent = talk.make_agent(talk.client, make_strategy("summarization", talk.summarizer))
+@pytest.mark.parametrize("name", ["summarization", "tool_results"])
+@both_persistences
+async def test_the_response_tells_what_the_run_said(streaming: bool, name: str, per_call: bool, tmp_path: Path) -> None:
+    """A response has no caller's messages in it, so what of a summary reaches it is judged apart."""
+    talk = Talk(make_store("memory", tmp_path), streaming, per_call)
+    talk.agent = talk.make_agent(talk.client, make_strategy(name, talk.summarizer))
+    await talk.turn(calls=3)
 
     response = await talk.turn(calls=4)
 
     assert response is not None
-    assert isinstance(talk.summarizer, Summarizer)
-    assert set(talk.said) - {"u1"} <= known(response.messages, talk.summarizer)
+    said = {marker for marker in talk.said if marker[1] == "2"} - {"u2"}
+    assert said <= set(markers(response.messages))
+    assert said <= known(project(response.messages), talk.summarizer)
+    assert_no_dangling_pointer(response.messages)
+    assert unpaired_calls(project(response.messages)) == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent_framework import AgentSession, Message
+from agent_framework import AgentSession, Message, create_harness_agent
 
 from ._compaction_helpers import (
     STRATEGY_NAMES,
@@ -23,6 +23,7 @@ from ._compaction_helpers import (
     assert_covered_by_stored_summaries,
     assert_nothing_lost,
     assert_prompts_tell_everything,
+    assert_sound_history,
     assert_stored_as_said,
     both_modes,
     both_persistences,
@@ -32,6 +33,7 @@ from ._compaction_helpers import (
     markers,
     say,
     summary_of,
+    work_tool,
 )
 
 either_loading = pytest.mark.parametrize("skip_excluded", [False, True], ids=["load_all", "skip_excluded"])
@@ -134,6 +136,39 @@ async def test_three_strategies_over_every_store_lose_nothing(
         await talk.turn(calls=calls)
 
     assert_all_told(talk, await talk.load())
+
+
+@pytest.mark.contract("C1")
+@both_modes
+@pytest.mark.parametrize("store_kind", ["memory", "file", "msgpack"])
+@either_loading
+@pytest.mark.parametrize("places", ["window", "before", "after", "both"])
+async def test_a_harness_agent_loses_nothing(
+    streaming: bool, store_kind: str, skip_excluded: bool, places: str, tmp_path: Path
+) -> None:
+    talk = _talk(store_kind, tmp_path, streaming, True, skip_excluded=skip_excluded)
+    options: dict[str, Any] = {"max_context_window_tokens": 500, "max_output_tokens": 50}
+    if places != "window":
+        options = {
+            f"{place}_compaction_strategy": make_strategy("summarization", talk.summarizer, tight=False)
+            for place in ("before", "after")
+            if places in (place, "both")
+        }
+    talk.agent = create_harness_agent(
+        talk.client,
+        tools=[work_tool()],
+        history_provider=talk.store.provider,
+        disable_todo=True,
+        disable_mode=True,
+        disable_file_memory=True,
+        disable_web_search=True,
+        **options,
+    )
+
+    for calls in (3, 0, 4, 2, 0):
+        await talk.turn(calls=calls)
+
+    assert_sound_history(talk, await talk.load())
 
 
 # region Errors half-way
