@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BASE ?=
+LINE ?=
 TODOS ?= 10
 UPSTREAM ?=
 REF ?=
@@ -54,6 +55,10 @@ export: tools ## write the commits of a checkout back as patches
 .PHONY: lint
 lint: tools ## form of the patches, marks of the behaviour tests, numbers of the wheels
 	@$(PATCHSET) lint
+
+.PHONY: try
+try: tools ## hold a line's patches against any release: what applies, is there, conflicts with what (BASE= [LINE=])
+	@$(PATCHSET) try --base "$(BASE)" --line "$(LINE)"
 
 .PHONY: status
 status: tools ## patches of every line with size and upstream status; JSON=1 as JSON

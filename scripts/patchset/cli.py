@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "demo": "patchset.demo:command",
     "export": "patchset.export:command",
     "lint": "patchset.lint:command",
+    "try": "patchset.trial:command",
     "status": "patchset.status:command",
     "lock": "patchset.lock:command",
     "clean": "patchset.clean:command",

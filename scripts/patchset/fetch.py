@@ -77,6 +77,28 @@ def fetch(layout: Layout, release: Release) -> Archives:
     return Archives(fetch_archive(layout, core_archive(release)), fetch_archive(layout, workspace_archive(release)))
 
 
+def measure(layout: Layout, project: str, version: str) -> Archive:
+    """Return what an archive is that no table has, downloaded when the cache does not have it.
+
+    The client checks it against what the package index says of it; nobody else has seen it yet.
+
+    Raises:
+        PatchsetError: The archive cannot be had.
+    """
+    unknown = Archive(project, version, sha256="", size=0)
+    cached = layout.cache / unknown.filename
+    if not cached.exists():
+        layout.cache.mkdir(parents=True, exist_ok=True)
+        with (
+            console.step(f"{version}: download {unknown.filename}, of which nothing is known yet"),
+            tempfile.TemporaryDirectory(prefix=".download-", dir=layout.cache) as folder,
+        ):
+            _download(layout, unknown, Path(folder))
+            (Path(folder) / unknown.filename).replace(cached)
+    content = cached.read_bytes()
+    return Archive(project, version, hashlib.sha256(content).hexdigest(), len(content))
+
+
 def fetch_archive(layout: Layout, archive: Archive) -> Path:
     """Return the path of one checked archive, downloaded when the cache does not have it.
 
@@ -119,12 +141,14 @@ def _not_published(layout: Layout, archive: Archive, wrong: str) -> PatchsetErro
 
 def _download(layout: Layout, archive: Archive, folder: Path) -> None:
     requirement = folder / "requirement.txt"
-    requirement.write_text(f"{archive.project}=={archive.version} --hash=sha256:{archive.sha256}\n", encoding="utf-8")
+    pinned = f" --hash=sha256:{archive.sha256}" if archive.sha256 else ""
+    requirement.write_text(f"{archive.project}=={archive.version}{pinned}\n", encoding="utf-8")
     python = Path(sys.executable)
     env = pip_env(python)
     env.setdefault("PIP_RETRIES", "2")
     # No build isolation: the tools have the build backend, and isolation would download one without a hash.
-    options = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes"]
+    options = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
+    options += ["--require-hashes"] if pinned else []
     done = run(
         [python, "-m", "pip", "-vv", "download", *options, "--dest", folder, "--requirement", requirement],
         step=STEP,

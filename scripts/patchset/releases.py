@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -113,11 +114,11 @@ class Releases:
 _TYPES = {"str": str, "int": int, "bool": bool}
 
 
-def _release(row: Mapping[str, Any], number: int) -> Release:
+def _release(row: Mapping[str, Any], number: int, where: str) -> Release:
     name = f"release {row.get('version', number)}"
 
     def wrong(what: str) -> PatchsetError:
-        return PatchsetError(STEP, f"{name}: {what}", where="patches/releases.toml", exit_code=USAGE)
+        return PatchsetError(STEP, f"{name}: {what}", where=where, exit_code=USAGE)
 
     known = {field.name: str(field.type) for field in fields(Release)}
     if unknown := sorted(row.keys() - known.keys()):
@@ -138,6 +139,16 @@ def _release(row: Mapping[str, Any], number: int) -> Release:
     return Release(**row)
 
 
+def read(layout: Layout, path: Path) -> list[Release]:
+    """Return the rows of a table of releases, as they stand there.
+
+    Raises:
+        PatchsetError: The file is missing, is not TOML, or a row is not a release.
+    """
+    rows = tables.rows(layout, path, "release", step=STEP)
+    return [_release(row, number, layout.show(path)) for number, row in enumerate(rows, 1)]
+
+
 def load(layout: Layout) -> Releases:
     """Read `patches/releases.toml`.
 
@@ -145,7 +156,7 @@ def load(layout: Layout) -> Releases:
         PatchsetError: The file is missing, is not TOML, or a row is not a release.
     """
     path = layout.releases_toml
-    found = [_release(row, number) for number, row in enumerate(tables.rows(layout, path, "release", step=STEP), 1)]
+    found = read(layout, path)
     versions = [row.version for row in found]
     if repeated := sorted({version for version in versions if versions.count(version) > 1}):
         raise PatchsetError(STEP, f"{repeated[0]} has two rows", where=layout.show(path), exit_code=USAGE)
