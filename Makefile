@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BASE ?=
 LINE ?=
+TESTS ?=
 TODOS ?= 10
 UPSTREAM ?=
 REF ?=
@@ -33,8 +34,8 @@ apply: tools ## the base checkout with the patches applied; UPSTREAM=<folder or 
 	@$(PATCHSET) apply --base "$(BASE)" --upstream "$(UPSTREAM)" --ref "$(REF)"
 
 .PHONY: test
-test: tools ## upstream's gates on the patched checkout, the behaviour tests, the tests of the tooling
-	@$(PATCHSET) test --base "$(BASE)"
+test: tools ## upstream's gates, the behaviour tests, the tests of the tooling; TESTS="<ids>": those alone, with and without
+	@$(PATCHSET) test --base "$(BASE)" --tests "$(TESTS)"
 
 .PHONY: prove
 prove: tools ## every patch: its tests red before it and green after it, ruff and pyright clean

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from patchset import behaviour, gates, prove, suites, wheel
+from patchset import behaviour, net, prepared
 from patchset.envs import Env
 from patchset.paths import Layout
 from patchset.releases import Release
@@ -136,9 +136,8 @@ class GatedProject(Project):
         def tools(layout: Layout, release: Release) -> Env:
             return env
 
-        for module in (gates, prove, wheel):
-            monkeypatch.setattr(module, "ensure_env", tools)
-        for module in (suites, behaviour):  # the suites are so small that processes cost more than they save
+        monkeypatch.setattr(prepared, "ensure_env", tools)
+        for module in (net, behaviour):  # the suites are so small that processes cost more than they save
             monkeypatch.setattr(module, "workers", int)
         self.env = env
         self.contract("T1", "T2")

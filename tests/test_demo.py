@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from patchset import demo, releases
-from patchset.demo import Options, Outcome, Stage
+from patchset.demo import Options, Outcome
 from patchset.paths import Layout
+from patchset.prepared import Base, prepare
 from patchset.releases import Release
 
 LAYOUT = Layout.discover()
@@ -25,7 +26,7 @@ KEPT = 2
 
 
 @pytest.fixture(scope="module")
-def stages() -> dict[str, Stage]:
+def bases() -> dict[str, Base]:
     return {}
 
 
@@ -40,17 +41,17 @@ def cases() -> Iterator[object]:
                     yield pytest.param(release, scenario, options, id=name)
 
 
-def outcomes(stages: dict[str, Stage], release: Release, scenario: str, options: Options) -> tuple[Outcome, Outcome]:
-    if release.version not in stages:
-        stages[release.version] = demo.stage(LAYOUT, release)
-    return stages[release.version].play(scenario, options)
+def outcomes(bases: dict[str, Base], release: Release, scenario: str, options: Options) -> tuple[Outcome, Outcome]:
+    if release.version not in bases:
+        bases[release.version] = prepare(LAYOUT, release)
+    return demo.play(bases[release.version], scenario, options)
 
 
 @pytest.mark.parametrize(("release", "scenario", "options"), list(cases()))
 def test_the_patched_model_sees_every_result_of_its_own_task(
-    stages: dict[str, Stage], release: Release, scenario: str, options: Options
+    bases: dict[str, Base], release: Release, scenario: str, options: Options
 ) -> None:
-    stock, patched = outcomes(stages, release, scenario, options)
+    stock, patched = outcomes(bases, release, scenario, options)
 
     assert patched.seen == patched.made
     assert patched.made[-1] == TODOS

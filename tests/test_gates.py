@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from gated import ANSWER, BEHAVIOUR, COPYRIGHT, CORE, FIX, TEST, WORKSPACE, GatedProject, answer
-from patchset import envs, gates, releases, suites
+from patchset import envs, gates, net, releases, suites
 from patchset.core import core_site, export
 from patchset.envs import ensure_env
 from patchset.errors import PatchsetError
 from patchset.paths import CORE as CORE_PATH
+from patchset.prepared import Base, prepare
+from patchset.reports import Report
 from patchset.summary import Gate, Session
 from support import Project, plain_git
 from test_lock import index as index  # the fixture
@@ -120,6 +122,8 @@ def test_every_failure_is_listed_at_the_end(gated: GatedProject) -> None:
         "T4 is promised on 1.0.0 and has no test",
         "python/packages/core/tests/core/test_unmarked.py has no test with a contract line",
         f"{TEST}:6:8: unused-import",
+        "make test BASE=1.0.0 TESTS=tests/core/test_upstream.py::test_divides\n",
+        f"make test BASE=1.0.0 TESTS={TEST}::test_is_the_answer\n",
     ):
         assert said in listed, (said, listed)
     # Of the failures, four are upstream's tests and one is a behaviour test.
@@ -129,7 +133,7 @@ def test_every_failure_is_listed_at_the_end(gated: GatedProject) -> None:
 def test_a_replacement_that_does_not_pass_is_told(gated: GatedProject) -> None:
     gated.patches(FIX)
     gated.expected(OVERRULED.replace("::test_is_the_answer", "::test_absent"))
-    base = gates.prepare(gated.layout, releases.load(gated.layout).default)
+    base = prepare(gated.layout, releases.load(gated.layout).default)
 
     with pytest.raises(PatchsetError) as raised:
         gates.behaviour_tests(base, Gate("1.0.0", "behaviour tests"))
@@ -140,7 +144,7 @@ def test_a_replacement_that_does_not_pass_is_told(gated: GatedProject) -> None:
 
 @pytest.mark.usefixtures("bases_only")
 def test_a_gate_that_writes_into_the_checkout_is_told(gated: GatedProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    def meddle(base: gates.Base, gate: Gate) -> None:
+    def meddle(base: Base, gate: Gate) -> None:
         folder = base.checkout / CORE_PATH / "agent_framework" / "__pycache__"
         folder.mkdir()
         (folder / "x.pyc").write_bytes(b"")
@@ -169,27 +173,54 @@ def test_a_base_that_cannot_be_prepared_does_not_keep_another_from_being_tested(
     assert outcome.out.splitlines()[-1] == "7 passed, 0 failed"
 
 
+def test_named_tests_are_shown_without_and_with_the_patches(gated: GatedProject) -> None:
+    gated.patches(FIX)
+    names = f"{TEST}::test_is_no_other tests/core/test_upstream.py::test_divides[41]"
+
+    outcome = gated.run("test", "--tests", f"{names} {TEST}::test_absent")
+
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in outcome.out.splitlines() if "::" in line]
+    assert [row for row in rows if row] == [
+        [f"{TEST}::test_is_no_other[41]", "failed", "passed"],
+        [f"{TEST}::test_is_no_other[43]", "passed", "passed"],
+        ["tests/core/test_upstream.py::test_divides[41]", "passed", "failed"],
+    ]
+    assert outcome.code == 1
+    assert "1 tests fail on the patched core, 1 were not found" in outcome.out
+    assert f"{TEST}::test_absent: not found" in outcome.out
+    assert outcome.out.splitlines()[-1] == "2 passed, 1 failed"
+
+
 def test_the_unpatched_suite_is_run_once(gated: GatedProject, monkeypatch: pytest.MonkeyPatch) -> None:
     gated.patches(FIX)
-    gated.expected(OVERRULED)
-    release = releases.load(gated.layout).default
-    base = gates.prepare(gated.layout, release)
-    gates.upstream_suite(base, Gate("1.0.0", "suite"))
+    base = prepare(gated.layout, releases.load(gated.layout).default)
+    first = net.run_stock(base)
     titles: list[str] = []
-    run = suites.run_upstream
+    run = net.run_suite
 
-    def counted(*arguments: object) -> object:
-        titles.append(str(arguments[-1]))
-        return run(*arguments)  # type: ignore[arg-type]
+    def counted(base: Base, core: Path, title: str) -> Report:
+        titles.append(title)
+        return run(base, core, title)
 
-    monkeypatch.setattr(suites, "run_upstream", counted)
-    monkeypatch.setattr(gates, "run_upstream", counted)
+    monkeypatch.setattr(net, "run_suite", counted)
 
-    gates.upstream_suite(base, Gate("1.0.0", "suite"))
-    assert titles == ["1.0.0: upstream's suite, patched"]
+    assert net.run_stock(base) == first
+    assert titles == []
 
-    gates.upstream_suite(replace(base, env=replace(base.env, digest="another")), Gate("1.0.0", "suite"))
-    assert titles[1:] == ["1.0.0: upstream's suite, unpatched", "1.0.0: upstream's suite, patched"]
+    assert net.run_stock(replace(base, env=replace(base.env, digest="another"))) == first
+    assert titles == ["1.0.0: upstream's suite, unpatched"]
+
+
+def test_tests_that_are_lost_are_run_again_alone_on_both(gated: GatedProject) -> None:
+    gated.patches(FIX)
+    base = prepare(gated.layout, releases.load(gated.layout).default)
+    tests = frozenset(f"tests/core/test_upstream.py::test_divides[{number}]" for number in (1, 41))
+
+    stock, patched = net.run_again(base, tests)
+
+    assert stock.passed == tests
+    assert patched.passed == {"tests/core/test_upstream.py::test_divides[1]"}
+    assert patched.tests.keys() == tests
 
 
 def test_a_release_without_tests_is_held_against_those_of_the_newest_before_it(gated: GatedProject) -> None:

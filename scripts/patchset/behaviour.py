@@ -7,11 +7,11 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from patchset import console, contract
-from patchset.envs import Env
 from patchset.errors import PatchsetError
 from patchset.paths import Layout
+from patchset.prepared import Base
 from patchset.reports import Report
-from patchset.suites import Suite, Tree, counts, run_tests, slug, tree, workers
+from patchset.suites import Tree, counts, existing_files, run_tests, slug, tree, workers
 
 STEP = "behaviour tests"
 
@@ -57,26 +57,35 @@ def add(layout: Layout, target: Tree) -> list[Path]:
     return new
 
 
-def run(
-    layout: Layout, env: Env, checkout: Path, commit: str, suite: Suite, core: Path, lines: Collection[str], title: str
-) -> Report:
-    """Run the behaviour tests about some contract lines, next to upstream's tests, on an installed core.
+def run(base: Base, title: str) -> Report:
+    """Run the behaviour tests about what a base promises, on its patched core and next to upstream's tests.
 
     Args:
-        layout: Where things are.
-        env: The environment.
-        checkout: The repository.
-        commit: The commit whose settings the tests run under.
-        suite: Upstream's tests, whose helpers the behaviour tests may use.
-        core: The folder that has core installed.
-        lines: The contract lines.
+        base: The base.
         title: What progress and log are called.
     """
-    chosen = contract.test_files(layout, files(layout), lines)
+    lines = base.lines
+    chosen = contract.test_files(base.layout, files(base.layout), lines)
     if not chosen:
         return Report()
-    with console.step(title) as progress, tree(layout, checkout, commit, suite) as made:
-        add(layout, made)
-        report = run_tests(env, made, core, chosen, log=slug(title), lines=lines, workers=workers())
+    with console.step(title) as progress, tree(base.layout, base.checkout, base.applied.commit, base.suite) as made:
+        add(base.layout, made)
+        report = run_tests(base.env, made, base.patched, chosen, log=slug(title), lines=lines, workers=workers())
         progress.outcome = counts(report)
     return report
+
+
+def run_named(base: Base, commit: str, tests: Collection[str], log: str) -> Report:
+    """Run tests by their ids, alone and in one process, on core of a commit.
+
+    Args:
+        base: The base.
+        commit: The commit.
+        tests: Ids of behaviour tests or of upstream's, with or without parameters.
+        log: The name under which what pytest printed is kept.
+    """
+    core = base.core(commit)
+    with tree(base.layout, base.checkout, base.applied.base, base.suite) as made:
+        add(base.layout, made)
+        paths = existing_files(made, tests)
+        return run_tests(base.env, made, core, paths, log=log, only=tests) if paths else Report()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,9 @@ def ruff_format(env: Env, package: Path, paths: Sequence[Path | str] = (".",)) -
 
 
 def _ruff(env: Env, package: Path, step: str, *arguments: Path | str) -> None:
-    run([env.bin / "ruff", *arguments], step=step, what=f"{step} is not clean", cwd=package, env=env.environ())
+    command = [env.bin / "ruff", *arguments]
+    again = f"cd {os.path.relpath(package)} && {shlex.join(str(word) for word in command)}"
+    run(command, step=step, what=f"{step} is not clean", cwd=package, env=env.environ(), next=again)
 
 
 def pyright(env: Env, package: Path) -> None:
@@ -44,10 +48,13 @@ def pyright(env: Env, package: Path) -> None:
     Raises:
         PatchsetError: There are errors, or nothing was checked.
     """
-    command = [env.bin / "pyright", "--pythonpath", env.python, "--outputjson"]
+    command = [env.bin / "pyright", "--pythonpath", env.python]
+    again = f"cd {os.path.relpath(package)} && {shlex.join(str(word) for word in command)}"
     # The wrapper would ask the network for a newer version, to tell of it.
     variables = env.environ(PYRIGHT_PYTHON_IGNORE_WARNINGS="1")
-    done = run(command, step="pyright", what="pyright failed", cwd=package, env=variables, check=False)
+    done = run(
+        [*command, "--outputjson"], step="pyright", what="pyright failed", cwd=package, env=variables, check=False
+    )
     printed = done.stdout.decode("utf-8", "replace")
     try:
         result: dict[str, Any] = json.loads(printed)
@@ -62,7 +69,7 @@ def pyright(env: Env, package: Path) -> None:
         shown = [_line(package, entry) for entry in errors[:_SHOWN]]
         if len(errors) > _SHOWN:
             shown.append(f"... and {len(errors) - _SHOWN} more")
-        raise PatchsetError("pyright", f"pyright reports {len(errors)} errors", output="\n".join(shown))
+        raise PatchsetError("pyright", f"pyright reports {len(errors)} errors", output="\n".join(shown), next=again)
 
 
 def _line(package: Path, entry: dict[str, Any]) -> str:

@@ -99,3 +99,8 @@ def problems(version: str, lines: Collection[str], report: Report) -> list[str]:
 def sort_key(line: str) -> tuple[str, int]:
     """Return what puts contract lines in their order."""
     return line[0], int(line[1:])
+
+
+def listed(lines: Collection[str]) -> str:
+    """Return contract lines in their order, as a text."""
+    return ", ".join(sorted(lines, key=sort_key))

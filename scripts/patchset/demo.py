@@ -11,11 +11,10 @@ from typing import Any
 import click
 
 from patchset import console
-from patchset.apply import apply
-from patchset.core import core_site
-from patchset.envs import Env, check_python, ensure_env
+from patchset.envs import Env, check_python
 from patchset.options import base_option, for_each, pass_layout
 from patchset.paths import Layout
+from patchset.prepared import Base, prepare
 from patchset.proc import run
 from patchset.releases import Release, load
 
@@ -62,35 +61,20 @@ class Outcome:
         return [call["made"] for call in self.calls]
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A base on which scenarios are played."""
-
-    env: Env
-    stock: Path
-    patched: Path
-
-    def play(self, scenario: str, options: Options) -> tuple[Outcome, Outcome]:
-        """Play a scenario on the unpatched and on the patched core."""
-        return self._play(self.stock, scenario, options), self._play(self.patched, scenario, options)
-
-    def _play(self, core: Path, scenario: str, options: Options) -> Outcome:
-        done = run(
-            [self.env.python, _SCRIPT, scenario, json.dumps(asdict(options))],
-            step=STEP,
-            what=f"the scenario {scenario} failed",
-            cwd=core,
-            env=self.env.environ(core, PYTHONDONTWRITEBYTECODE="1"),
-        )
-        return Outcome(**json.loads(done.stdout))
+def play(base: Base, scenario: str, options: Options) -> tuple[Outcome, Outcome]:
+    """Play a scenario on the unpatched and on the patched core of a base."""
+    return _play(base.env, base.stock, scenario, options), _play(base.env, base.patched, scenario, options)
 
 
-def stage(layout: Layout, release: Release) -> Stage:
-    """Make everything that the demo of a base needs."""
-    applied = apply(layout, release)
-    env = ensure_env(layout, release)
-    checkout = applied.checkout.path
-    return Stage(env, core_site(layout, env, checkout, applied.base), core_site(layout, env, checkout, applied.commit))
+def _play(env: Env, core: Path, scenario: str, options: Options) -> Outcome:
+    done = run(
+        [env.python, _SCRIPT, scenario, json.dumps(asdict(options))],
+        step=STEP,
+        what=f"the scenario {scenario} failed",
+        cwd=core,
+        env=env.environ(core, PYTHONDONTWRITEBYTECODE="1"),
+    )
+    return Outcome(**json.loads(done.stdout))
 
 
 def scenarios_of(release: Release) -> Sequence[str]:
@@ -133,10 +117,10 @@ def command(layout: Layout, base: str, todos: int, stream: bool, history_last: b
     options = Options(todos, stream, not history_last)
 
     def one(release: Release) -> None:
-        made = stage(layout, release)
+        ready = prepare(layout, release)
         for scenario in scenarios_of(release):
             with console.step(f"{release.version}: play {scenario}"):
-                outcomes = made.play(scenario, options)
+                outcomes = play(ready, scenario, options)
             show(release, scenario, options, *outcomes)
 
     for_each(bases, one)

@@ -7,82 +7,27 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
-from patchset import behaviour, checks, console, contract, expected
-from patchset.apply import ApplyResult, apply
+from patchset import behaviour, checks, console, contract, expected, net
 from patchset.compare import Verdict, judge
-from patchset.core import core_site
-from patchset.envs import Env, check_python, ensure_env
+from patchset.envs import check_python
 from patchset.errors import PatchsetError
+from patchset.expected import Expected
 from patchset.options import base_option, pass_layout
 from patchset.paths import CORE, Layout
+from patchset.prepared import Base, prepare
 from patchset.proc import Git, python_env, run, tail
 from patchset.releases import Release, load
 from patchset.reports import Outcome, Report, read_file
-from patchset.suites import (
-    Suite,
-    counts,
-    covers,
-    files_of,
-    run_stock,
-    run_tests,
-    run_upstream,
-    slug,
-    suite_of,
-    tree,
-    workers,
-)
+from patchset.suites import counts, covers, slug, tree, workers
 from patchset.summary import Gate, Session
 
 STEP = "test"
 _SHOWN = 25
-
-
-@dataclass
-class Base:
-    """What the gates of one base share."""
-
-    layout: Layout
-    release: Release
-    applied: ApplyResult
-    env: Env
-    suite: Suite
-    lines: frozenset[str]
-
-    @property
-    def name(self) -> str:
-        return self.release.version
-
-    @property
-    def checkout(self) -> Path:
-        return self.applied.checkout.path
-
-    @property
-    def stock(self) -> Path:
-        """Core of the unpatched base."""
-        return core_site(self.layout, self.env, self.checkout, self.applied.base)
-
-    @property
-    def patched(self) -> Path:
-        """Core of the patched base."""
-        return core_site(self.layout, self.env, self.checkout, self.applied.commit)
-
-
-def prepare(layout: Layout, release: Release) -> Base:
-    """Make everything that the gates of a base need.
-
-    Raises:
-        PatchsetError: The series does not apply, or the environment cannot be made.
-    """
-    applied = apply(layout, release)
-    env = ensure_env(layout, release)
-    lines = contract.promised(layout, release.version)
-    return Base(layout, release, applied, env, suite_of(layout, release), lines)
 
 
 def _ids(found: dict[str, str]) -> str:
@@ -90,17 +35,14 @@ def _ids(found: dict[str, str]) -> str:
     return "\n".join(lines[:_SHOWN] + ([f"... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []))
 
 
-def _rerun(base: Base, missing: frozenset[str]) -> tuple[Report, Report]:
-    """Run some of upstream's tests alone, unpatched and patched."""
-    results: list[Report] = []
-    for kind, core in (("unpatched", base.stock), ("patched", base.patched)):
-        title = f"{base.name}: {len(missing)} tests once more, alone, {kind}"
-        with console.step(title) as progress, tree(base.layout, base.checkout, base.applied.base, base.suite) as made:
-            files = [file for file in files_of(missing) if (made.package / file).is_file()]
-            report = run_tests(base.env, made, core, files, log=slug(f"{base.name} alone {kind}"), only=missing)
-            progress.outcome = counts(report)
-        results.append(report)
-    return results[0], results[1]
+def _again(base: Base, broken: Mapping[str, str]) -> str:
+    """Return the command that runs one of the broken tests, unpatched and patched."""
+    return f"make test BASE={base.name} TESTS={min(broken).partition('[')[0]}"
+
+
+def wanted(base: Base) -> Expected:
+    """Return what the line of a base says about the suites that it is held against."""
+    return expected.load(base.layout, base.line, base.lines_of_line)
 
 
 def upstream_suite(base: Base, gate: Gate) -> Verdict:
@@ -109,12 +51,10 @@ def upstream_suite(base: Base, gate: Gate) -> Verdict:
     Raises:
         PatchsetError: The patches break a test that the contract does not overrule.
     """
-    wanted = expected.load(base.layout, base.release.served_line, _promised_by_line(base))
-    arguments = (base.layout, base.env, base.checkout, base.applied.base, base.suite)
-    stock = run_stock(*arguments, base.stock, f"{base.name}: upstream's suite, unpatched")
+    stock = net.run_stock(base)
     title = f"{base.name}: upstream's suite, patched"
-    patched = run_upstream(*arguments, base.patched, title)
-    verdict = judge(stock, patched, wanted, base.name, lambda missing: _rerun(base, missing))
+    patched = net.run_suite(base, base.patched, title)
+    verdict = judge(stock, patched, wanted(base), base.name, lambda missing: net.run_again(base, missing))
     gate.tests_passed, gate.tests_failed = len(patched.passed), len(verdict.lost)
     notes = [f"{len(stock.passed):,} pass unpatched", f"{patched.count(Outcome.SKIPPED)} skipped"]
     if known := patched.broken.keys() & stock.broken.keys():
@@ -130,18 +70,14 @@ def upstream_suite(base: Base, gate: Gate) -> Verdict:
             f"{len(verdict.lost)} of upstream's tests pass unpatched and not patched",
             output=_ids(verdict.lost) + "".join(f"\n{problem}" for problem in verdict.problems),
             where=f"build/logs/{slug(title)}.log",
-            next=f"mend the patch; or, where a contract line overrules the test, say so in {wanted.where}",
+            next=f"{_again(base, verdict.lost)}\n"
+            f"then mend the patch; or, where a contract line overrules the test, say so in {wanted(base).where}",
         )
     if verdict.problems:
         raise PatchsetError(
-            "suite", "the suite is not what it should be", output="\n".join(verdict.problems), where=wanted.where
+            "suite", "the suite is not what it should be", output="\n".join(verdict.problems), where=wanted(base).where
         )
     return verdict
-
-
-def _promised_by_line(base: Base) -> frozenset[str]:
-    releases = load(base.layout).lines()[base.release.served_line]
-    return frozenset(line for row in releases for line in contract.promised(base.layout, row.version))
 
 
 def behaviour_tests(base: Base, gate: Gate) -> Report:
@@ -151,14 +87,12 @@ def behaviour_tests(base: Base, gate: Gate) -> Report:
         PatchsetError: A test fails, a promise has no test, or a promised one is skipped.
     """
     title = f"{base.name}: behaviour tests"
-    arguments = (base.layout, base.env, base.checkout, base.applied.commit, base.suite, base.patched)
-    report = behaviour.run(*arguments, base.lines, title)
+    report = behaviour.run(base, title)
     gate.tests_passed, gate.tests_failed = len(report.passed), len(report.broken)
-    gate.note = ", ".join(sorted(base.lines, key=contract.sort_key))
+    gate.note = contract.listed(base.lines)
     problems = contract.problems(base.name, base.lines, report)
     problems += contract.unmarked_files(base.layout, behaviour.files(base.layout))
-    wanted = expected.load(base.layout, base.release.served_line, _promised_by_line(base))
-    replacing = {change.replaced_by for change in wanted.changes}
+    replacing = {change.replaced_by for change in wanted(base).changes}
     problems += [
         f"{name} replaces one of upstream's tests and does not pass"
         for name in sorted(replacing)
@@ -171,6 +105,7 @@ def behaviour_tests(base: Base, gate: Gate) -> Report:
             what,
             output=_ids(report.broken) + "".join(f"\n{problem}" for problem in problems),
             where=f"build/logs/{slug(title)}.log",
+            next=_again(base, report.broken) if report.broken else None,
         )
     return report
 
@@ -184,18 +119,27 @@ def behaviour_style(base: Base, gate: Gate) -> None:
     with tree(base.layout, base.checkout, base.applied.commit) as made:
         files = [path.relative_to(made.package) for path in behaviour.add(base.layout, made) if path.suffix == ".py"]
         gate.note = f"{len(files)} files"
-        if files:
+        try:
             checks.ruff_check(base.env, made.package, files)
             checks.ruff_format(base.env, made.package, files)
+        except PatchsetError as error:
+            error.where, error.next = "python/packages/core", None  # the tree is gone when this is read
+            raise
 
 
 def run_base(session: Session, layout: Layout, release: Release) -> None:
     """Run the gates of one base."""
     name = release.version
-    prepared: list[Base] = []
-    if not session.gate(name, "apply", lambda gate: prepared.append(prepare(layout, release))):
+    ready: list[Base] = []
+
+    def get_ready(gate: Gate) -> None:
+        base = prepare(layout, release)
+        wanted(base).minimum_of(name)  # told now, and not when a suite has been run
+        ready.append(base)
+
+    if not session.gate(name, "apply", get_ready):
         return
-    base = prepared[0]
+    (base,) = ready
     package = base.checkout / CORE
     git = Git(base.checkout, step="clean")
 
@@ -282,15 +226,52 @@ def run_tooling(session: Session, layout: Layout, bases: Sequence[Release]) -> N
     session.gate("tooling", "tests", lambda gate: tooling_tests(layout, bases, gate))
 
 
+def named_tests(session: Session, base: Base, tests: Sequence[str]) -> None:
+    """Run some tests alone, unpatched and patched, and show what each does."""
+    reports: list[Report] = []
+    for kind, commit in (("unpatched", base.applied.base), ("patched", base.applied.commit)):
+        with console.step(f"{base.name}: {' '.join(tests)}, {kind}") as progress:
+            reports.append(behaviour.run_named(base, commit, tests, slug(f"{base.name} named {kind}")))
+            progress.outcome = counts(reports[-1])
+    stock, patched = reports
+    names = sorted(stock.tests.keys() | patched.tests.keys() | stock.uncollected.keys() | patched.uncollected.keys())
+    rows = [[name, _ended(stock, name), _ended(patched, name)] for name in names]
+    console.table(f"{base.name}, alone", ["test", "unpatched", "patched"], rows)
+
+    def judge_named(gate: Gate) -> None:
+        gate.tests_passed, gate.tests_failed = len(patched.passed), len(patched.broken)
+        absent = [test for test in tests if not any(covers(test, name) for name in patched.tests)]
+        if patched.broken or absent:
+            raise PatchsetError(
+                "named tests",
+                f"{len(patched.broken)} tests fail on the patched core, {len(absent)} were not found",
+                output=_ids(patched.broken | dict.fromkeys(absent, "not found")),
+                where=f"build/logs/{slug(f'{base.name} named patched')}.log",
+            )
+
+    session.gate(base.name, "named tests", judge_named)
+
+
+def _ended(report: Report, name: str) -> str:
+    if name in report.tests:
+        return report.tests[name].outcome.value
+    return "not importable" if name in report.uncollected else "not found"
+
+
 @click.command("test", short_help="Run every gate on the patched checkout.")
 @base_option
+@click.option("--tests", default="", help="Ids of tests: run them alone, unpatched and patched, and nothing else.")
 @pass_layout
-def command(layout: Layout, base: str) -> None:
+def command(layout: Layout, base: str, tests: str) -> None:
     """Run upstream's gates on the patched checkout, the behaviour tests and the tests of the tooling."""
     bases = load(layout).resolve(base)
     check_python()
     session = Session()
     for release in bases:
-        run_base(session, layout, release)
-    run_tooling(session, layout, bases)
+        if tests:
+            named_tests(session, prepare(layout, release), tests.split())
+        else:
+            run_base(session, layout, release)
+    if not tests:
+        run_tooling(session, layout, bases)
     sys.exit(session.finish("make test"))

@@ -13,24 +13,22 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import click
 
 from patchset import behaviour, checks, console
-from patchset.apply import apply
 from patchset.base import BASE_REF
 from patchset.checkout import SERIES_REF
-from patchset.core import core_site
-from patchset.envs import Env, check_python, ensure_env
+from patchset.envs import check_python
 from patchset.errors import PatchsetError, SeveralErrors
 from patchset.options import base_option, for_each, pass_layout
 from patchset.paths import Layout
+from patchset.prepared import Base, prepare
 from patchset.proc import Git
 from patchset.releases import Release, load
 from patchset.reports import Outcome, Report
 from patchset.series import Patch, load_series
-from patchset.suites import Suite, covers, files_of, run_tests, slug, suite_of, tree
+from patchset.suites import covers, files_of, tree
 
 STEP = "prove"
 
@@ -142,39 +140,20 @@ def judge(proof: Proof, before: Report, after: Report) -> None:
         proof.problems += wrong + late
 
 
-def check_style(layout: Layout, env: Env, checkout: Path, commit: str) -> list[str]:
+def check_style(base: Base, commit: str) -> list[str]:
     """Return what ruff and pyright say about core of a commit."""
     found: list[str] = []
-    with tree(layout, checkout, commit) as made:
+    with tree(base.layout, base.checkout, commit) as made:
         for check in (checks.ruff_check, checks.ruff_format, checks.pyright):
             try:
-                check(env, made.package)
+                check(base.env, made.package)
             except PatchsetError as error:
                 found.append(f"{error.what} after the patch" + (f"\n{error.output}" if error.output else ""))
     return found
 
 
-def run_named(
-    layout: Layout, env: Env, checkout: Path, base: str, suite: Suite, core: Path, tests: Sequence[str], title: str
-) -> Report:
-    """Run some behaviour tests on an installed core, alone and in one process."""
-    if not tests:
-        return Report()
-    with tree(layout, checkout, base, suite) as made:
-        behaviour.add(layout, made)
-        files = [file for file in files_of(tests) if (made.package / file).is_file()]
-        return run_tests(env, made, core, files, log=slug(title), only=tests) if files else Report()
-
-
-def prove_series(layout: Layout, release: Release, env: Env, suite: Suite, checkout: Path) -> list[Proof]:
-    """Prove every patch of the series that is applied in a checkout.
-
-    Args:
-        layout: Where things are.
-        release: The base.
-        env: Its environment.
-        suite: Upstream's tests, whose helpers the behaviour tests may use.
-        checkout: The checkout.
+def prove_series(base: Base) -> list[Proof]:
+    """Prove every patch of the series of a base.
 
     Returns:
         A proof for every patch, in their order.
@@ -182,30 +161,28 @@ def prove_series(layout: Layout, release: Release, env: Env, suite: Suite, check
     Raises:
         PatchsetError: The series is empty, or is not what is applied.
     """
-    patches = load_series(layout, release.served_line)
-    git = Git(checkout, step=STEP)
-    base = git("rev-parse", BASE_REF)
-    commits = [base, *git("rev-list", "--reverse", f"{BASE_REF}..{SERIES_REF}").split()]
+    patches = load_series(base.layout, base.line)
+    git = Git(base.checkout, step=STEP)
+    commits = [base.applied.base, *git("rev-list", "--reverse", f"{BASE_REF}..{SERIES_REF}").split()]
     if not patches or len(commits) != len(patches) + 1:
         raise PatchsetError(
             STEP,
-            f"the series of {release.line} has {len(patches)} patches, and {len(commits) - 1} are applied",
-            where=layout.show(layout.series(release.served_line)),
+            f"the series of {base.line} has {len(patches)} patches, and {len(commits) - 1} are applied",
+            where=base.layout.show(base.layout.series(base.line)),
         )
     proofs = [read_claim(patch, patches[patch.index :]) for patch in patches]
-    cores = [core_site(layout, env, checkout, commit) for commit in commits]
-    version = release.version
+    for commit in commits:
+        base.core(commit)
 
     def tests(number: int) -> Report:
         # One run serves the patch that leads to the commit and the one that goes on from it.
         named = [test for proof in proofs[max(number - 1, 0) : number + 1] for test in proof.tests]
-        title = f"{version} prove {number} of {len(patches)}"
-        return run_named(layout, env, checkout, base, suite, cores[number], named, title)
+        return behaviour.run_named(base, commits[number], named, f"{base.name}-prove-{number}-of-{len(patches)}")
 
     def style(number: int) -> list[str]:
-        return check_style(layout, env, checkout, commits[number])
+        return check_style(base, commits[number])
 
-    with console.step(f"{version}: prove {len(patches)} patches") as progress, ThreadPoolExecutor(2) as pool:
+    with console.step(f"{base.name}: prove {len(patches)} patches") as progress, ThreadPoolExecutor(2) as pool:
         reports = [pool.submit(tests, number) for number in range(len(commits))]
         styles = [pool.submit(style, number) for number in range(1, len(commits))]
         for number, _ in enumerate(as_completed([*reports, *styles]), 1):
@@ -239,9 +216,7 @@ def command(layout: Layout, base: str) -> None:
     rows: list[list[str]] = []
 
     def one(release: Release) -> None:
-        applied = apply(layout, release)
-        env = ensure_env(layout, release)
-        proofs = prove_series(layout, release, env, suite_of(layout, release), applied.checkout.path)
+        proofs = prove_series(prepare(layout, release))
         rows.extend(proof.cells(release.version) for proof in proofs)
         if errors := [failure(release.version, proof) for proof in proofs if proof.problems]:
             raise SeveralErrors(errors)

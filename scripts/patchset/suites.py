@@ -6,7 +6,6 @@ that is on the path.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
@@ -19,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from packaging.version import Version
 
-from patchset import console, reports
+from patchset import reports
 from patchset.base import read_archive
 from patchset.core import export
 from patchset.envs import Env
@@ -185,39 +184,6 @@ def workers() -> int:
     return min(os.cpu_count() or 1, 4)
 
 
-def run_upstream(layout: Layout, env: Env, checkout: Path, base: str, suite: Suite, core: Path, title: str) -> Report:
-    """Run upstream's suite, as the base has it, on an installed core.
-
-    Args:
-        layout: Where things are.
-        env: The environment.
-        checkout: The repository.
-        base: The base commit, whose settings the suite runs under.
-        suite: The suite.
-        core: The folder that has core installed.
-        title: What progress and log are called, as in `1.14.0: upstream's suite, patched`.
-    """
-    with console.step(title) as progress, tree(layout, checkout, base, suite) as made:
-        report = run_tests(env, made, core, ["tests"], log=slug(title), workers=workers())
-        progress.outcome = counts(report)
-    return report
-
-
-def run_stock(layout: Layout, env: Env, checkout: Path, base: str, suite: Suite, core: Path, title: str) -> Report:
-    """Return what upstream's suite reports on the unpatched base, run once per base, environment and suite."""
-    runner = hashlib.sha256(Path(__file__).read_bytes() + Path(reports.__file__).read_bytes()).hexdigest()
-    key = hashlib.sha256(f"{base} {env.digest} {suite.digest} {runner}".encode()).hexdigest()
-    kept = layout.build / "results" / f"stock-{key[:32]}.json"
-    if kept.is_file():
-        return Report.from_json(json.loads(kept.read_text(encoding="utf-8")))
-    report = run_upstream(layout, env, checkout, base, suite, core, title)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    draft = kept.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(report.to_json()), encoding="utf-8")
-    draft.replace(kept)
-    return report
-
-
 def counts(report: Report) -> str:
     """Return the outcomes of a run in words, most of them first."""
     known = ((outcome.value, report.count(outcome)) for outcome in reports.Outcome)
@@ -235,6 +201,11 @@ def covers(named: str, test: str) -> bool:
 def files_of(named: Iterable[str]) -> list[str]:
     """Return the files of test ids, each once."""
     return sorted({name.partition("::")[0] for name in named})
+
+
+def existing_files(target: Tree, named: Iterable[str]) -> list[str]:
+    """Return the files of test ids that a tree has; pytest runs nothing at all when one is not there."""
+    return [file for file in files_of(named) if (target.package / file).is_file()]
 
 
 def slug(title: str) -> str:

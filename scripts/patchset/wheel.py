@@ -15,13 +15,13 @@ import click
 from installer.sources import WheelFile
 
 from patchset import console, smoke
-from patchset.apply import ApplyResult, apply
 from patchset.core import build_wheel, export
-from patchset.envs import Env, check_python, ensure_env
+from patchset.envs import Env, check_python
 from patchset.errors import PatchsetError
 from patchset.fetch import core_archive, fetch_archive
 from patchset.options import base_option, for_each, pass_layout
 from patchset.paths import CORE, Layout
+from patchset.prepared import Base, prepare
 from patchset.releases import Release, load
 
 STEP = "wheel"
@@ -154,7 +154,7 @@ def publish(layout: Layout, release: Release, wheel: Path) -> Path:
     return target
 
 
-def make_wheel(layout: Layout, release: Release, applied: ApplyResult, env: Env) -> tuple[Path, list[str]]:
+def make_wheel(base: Base) -> tuple[Path, list[str]]:
     """Build, compare, check and try the wheel of a base; only what has passed all of it gets into `dist`.
 
     Returns:
@@ -163,11 +163,11 @@ def make_wheel(layout: Layout, release: Release, applied: ApplyResult, env: Env)
     Raises:
         PatchsetError: It is not the same when built twice, is not what it should be, or does not do what it should.
     """
-    version = release.wheel_version
+    layout, release, version = base.layout, base.release, base.release.wheel_version
     layout.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=layout.work) as folder:
-        with console.step(f"{release.version}: build {version} twice and compare"):
-            wheel = build_twice(env, applied.checkout.path, applied.commit, release.version, version, Path(folder))
+        with console.step(f"{base.name}: build {version} twice and compare"):
+            wheel = build_twice(base.env, base.checkout, base.applied.commit, base.name, version, Path(folder))
             published = published_metadata(layout, release)
             if problems := check_wheel(wheel, published, version, Path(folder) / "first" / CORE):
                 raise PatchsetError(STEP, f"{wheel.name} is not what it should be", output="\n".join(problems))
@@ -184,8 +184,7 @@ def command(layout: Layout, base: str) -> None:
     check_python()
 
     def one(release: Release) -> None:
-        applied = apply(layout, release)
-        wheel, tried = make_wheel(layout, release, applied, ensure_env(layout, release))
+        wheel, tried = make_wheel(prepare(layout, release))
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
         console.say(f"{layout.show(wheel)}, exercised on Python {', '.join(tried)}\n  sha256 {digest}")
 
