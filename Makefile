@@ -45,6 +45,10 @@ prove: tools ## every patch: its tests red before it and green after it, ruff an
 wheel: tools ## the patched core as a wheel in dist/: built twice, compared, installed and exercised
 	@$(PATCHSET) wheel --base "$(BASE)"
 
+.PHONY: siblings
+siblings: tools ## suites of packages that build on core, unpatched and patched
+	@$(PATCHSET) siblings --base "$(BASE)"
+
 .PHONY: demo
 demo: tools ## the ten-todo task, stock and patched, call by call (TODOS=10 STREAM=1 HISTORY_LAST=1)
 	@$(PATCHSET) demo --base "$(BASE)" --todos "$(TODOS)" $(if $(STREAM),--stream) $(if $(HISTORY_LAST),--history-last)

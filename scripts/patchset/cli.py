@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "test": "patchset.gates:command",
     "prove": "patchset.prove:command",
     "wheel": "patchset.wheel:command",
+    "siblings": "patchset.siblings:command",
     "demo": "patchset.demo:command",
     "export": "patchset.export:command",
     "lint": "patchset.lint:command",

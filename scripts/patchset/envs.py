@@ -74,20 +74,19 @@ def check_python() -> str:
     return version
 
 
-def lock_digest(layout: Layout, release: Release) -> str:
-    """Return the digest of the lock of `release` under the running Python.
+def lock_digest(layout: Layout, name: str) -> str:
+    """Return the digest of the lock `name` under the running Python.
 
     Raises:
-        PatchsetError: The release has no lock, or the running Python is too old for its gates.
+        PatchsetError: There is no such lock, or the running Python is too old for the gates.
     """
     version = check_python()
-    lock = layout.requirements / f"{release.version}.txt"
+    lock = layout.requirements / f"{name}.txt"
     if not lock.is_file():
         raise PatchsetError(
             STEP,
             f"{layout.show(lock)} is missing",
-            next=f"write requirements/{release.version}.in (another release's is a start), then: "
-            f"make lock BASE={release.version}",
+            next=f"write requirements/{name}.in (another release's is a start), then: make lock BASE={name}",
             exit_code=USAGE,
         )
     return hashlib.sha256(f"{sys.implementation.name} {version}\n".encode() + lock.read_bytes()).hexdigest()
@@ -99,20 +98,29 @@ def ensure_env(layout: Layout, release: Release) -> Env:
     Raises:
         PatchsetError: The lock is missing, the Python is too old, or the packages cannot be had.
     """
-    env = Env(layout.envs / release.version, lock_digest(layout, release))
+    return ensure_named(layout, release.version)
+
+
+def ensure_named(layout: Layout, name: str) -> Env:
+    """Return the environment of the lock `name`, made when it is missing or the lock or the Python has changed.
+
+    Raises:
+        PatchsetError: The lock is missing, the Python is too old, or the packages cannot be had.
+    """
+    env = Env(layout.envs / name, lock_digest(layout, name))
     layout.envs.mkdir(parents=True, exist_ok=True)
-    with (layout.envs / f".{release.version}.lock").open("w") as held:
+    with (layout.envs / f".{name}.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # somebody else may be making it
         stamp = env.root / "stamp"
         if not stamp.is_file() or stamp.read_text(encoding="utf-8") != env.digest:
-            _make(layout, release, env)
+            _make(layout, name, env)
             stamp.write_text(env.digest, encoding="utf-8")
     return env
 
 
-def _make(layout: Layout, release: Release, env: Env) -> None:
-    lock = layout.requirements / f"{release.version}.txt"
-    with console.step(f"{release.version}: install {layout.show(lock)} into {layout.show(env.root)}"):
+def _make(layout: Layout, name: str, env: Env) -> None:
+    lock = layout.requirements / f"{name}.txt"
+    with console.step(f"{name}: install {layout.show(lock)} into {layout.show(env.root)}"):
         shutil.rmtree(env.root, ignore_errors=True)
         make_venv(layout, env.root, Path(sys.executable))
         uv(

@@ -74,6 +74,8 @@ class Tree:
 
     layout: Layout
     root: Path
+    folder: Path = CORE
+    """The package whose tests are in it."""
 
     @property
     def python(self) -> Path:
@@ -81,7 +83,7 @@ class Tree:
 
     @property
     def package(self) -> Path:
-        return self.root / CORE
+        return self.root / self.folder
 
 
 @contextmanager
