@@ -318,6 +318,27 @@ async def test_a_provider_that_reuses_one_id_for_every_answer_loses_nothing(
 @pytest.mark.contract("C1")
 @both_modes
 @both_persistences
+@either_loading
+@pytest.mark.parametrize("in_run", sorted(SUMMARIZING))
+@pytest.mark.parametrize("after", STRATEGY_NAMES)
+async def test_two_strategies_over_one_id_for_every_answer_lose_nothing(
+    streaming: bool, per_call: bool, skip_excluded: bool, in_run: str, after: str, tmp_path: Path
+) -> None:
+    """What a summary of the run covers is told by the ids that its messages are stored under."""
+    talk = _talk("memory", tmp_path, streaming, per_call, skip_excluded=skip_excluded)
+    talk.in_run = make_strategy(in_run, talk.summarizer, tight=False)
+    talk.after = make_strategy(after, talk.summarizer, tight=False)
+    talk.message_id_of_answers = "response"
+    talk.agent = talk.make_agent(talk.client, talk.in_run)
+
+    for calls in (0, 0, 0, 3, 1):
+        await talk.turn(calls=calls)
+        assert_sound_history(talk, await talk.load())
+
+
+@pytest.mark.contract("C1")
+@both_modes
+@both_persistences
 async def test_messages_stored_without_ids_by_an_earlier_release_are_not_lost(
     streaming: bool, per_call: bool, tmp_path: Path
 ) -> None:
