@@ -12,7 +12,7 @@ import copy
 import json
 import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -538,12 +538,9 @@ class Talk:
     async def load(self) -> list[Message]:
         """Return what the next prompt would load, by asking one more question through an agent that only loads."""
         client = ScriptedChatClient([say("probe-answer")])
-        before, self.before = self.before, None
-        middleware, self.middleware = self.middleware, []
-        try:
-            agent = self.make_agent(client)
-        finally:
-            self.before, self.middleware = before, middleware
+        attach = self.attach_compaction or self.before is not None or self.after is not None
+        reader = replace(self, attach_compaction=attach, in_run=None, before=None, after=None, middleware=[])
+        agent = reader.make_agent(client)
         session = copy.deepcopy(self.session)
         if self.store.kind == "memory":
             await ask(agent, user("probe"), session=session, streaming=self.streaming)
