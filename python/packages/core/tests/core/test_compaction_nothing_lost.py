@@ -21,16 +21,19 @@ from ._compaction_helpers import (
     all_stores,
     assert_all_told,
     assert_covered_by_stored_summaries,
+    assert_no_dangling_pointer,
     assert_nothing_lost,
     assert_prompts_tell_everything,
     assert_sound_history,
     assert_stored_as_said,
+    assert_unique_ids,
     both_modes,
     both_persistences,
     every_axis,
     make_store,
     make_strategy,
     markers,
+    project,
     say,
     summary_of,
     work_tool,
@@ -169,6 +172,30 @@ async def test_a_harness_agent_loses_nothing(
         await talk.turn(calls=calls)
 
     assert_sound_history(talk, await talk.load())
+
+
+@pytest.mark.contract("C1")
+@both_modes
+@both_persistences
+@pytest.mark.parametrize("in_run", [None, *sorted(SUMMARIZING)])
+@pytest.mark.parametrize("after", [None, *sorted(SUMMARIZING)])
+async def test_a_second_store_that_only_keeps_loses_nothing(
+    streaming: bool, per_call: bool, in_run: str | None, after: str | None, tmp_path: Path
+) -> None:
+    """An audit store next to the one that is loaded: both hold what was said."""
+    talk = _talk("memory", tmp_path, streaming, per_call, in_run=in_run, after=after)
+    audit = make_store("file", tmp_path, load_messages=False, source_id="audit")
+    talk.agent.context_providers.append(audit.provider)
+
+    for calls in (3, 0, 2):
+        await talk.turn(calls=calls)
+
+    assert_sound_history(talk, await talk.load())
+    kept = audit.read(talk.session)
+    assert_stored_as_said(kept, talk.said)
+    assert_unique_ids(kept)
+    assert_no_dangling_pointer(kept)
+    assert_nothing_lost(kept, project(kept), talk.said, talk.summarizer)
 
 
 # region Errors half-way

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from agent_framework import Message, SlidingWindowStrategy, annotate_message_groups, apply_compaction
+from agent_framework import Message, SlidingWindowStrategy, annotate_message_groups, apply_compaction, tool
 from agent_framework._compaction import append_compaction_message
 
 from ._compaction_helpers import (
     STRATEGY_NAMES,
     Summarizer,
     Talk,
+    ask,
     assert_paired,
     both_modes,
     both_persistences,
@@ -249,11 +250,46 @@ async def test_a_call_id_that_a_provider_uses_again_keeps_its_pairs(
 
     for number in (1, 2, 3):
         talk.client.script(call("0"), call("0"), say(f"a{number}"))
-        from ._compaction_helpers import ask
-
         await ask(talk.agent, user(f"u{number}"), session=talk.session, streaming=streaming)
 
     assert_paired(talk.client.requests)
+
+
+@pytest.mark.contract("C2")
+@every_axis
+@pytest.mark.parametrize("name", STRATEGY_NAMES)
+@pytest.mark.parametrize("place", ["in_run", "before", "after"])
+@pytest.mark.parametrize("approved", [True, False], ids=["approved", "rejected"])
+async def test_a_call_that_waits_for_an_approval_is_kept_until_it_is_answered(
+    streaming: bool, store_kind: str, per_call: bool, name: str, place: str, approved: bool, tmp_path: Path
+) -> None:
+    executed: list[str] = []
+
+    @tool(approval_mode="always_require")
+    def work(step: str) -> str:
+        """Do one step of work, if the user agrees."""
+        executed.append(step)
+        return f"[[r{step[1:]}]] done"
+
+    talk = Talk(make_store(store_kind, tmp_path), streaming, per_call)
+    await talk.turn()
+    setattr(talk, place, make_strategy(name, talk.summarizer))
+    agent = talk.make_agent(talk.client, talk.in_run)
+    talk.client.script(call("2.0"))
+    # The tool of this run stands in for the one that needs no approval.
+    agent.default_options["tools"] = [work]
+    response = await ask(agent, user("u2"), session=talk.session, streaming=streaming)
+    requests = response.user_input_requests
+    assert len(requests) == 1
+
+    talk.client.script(say("a2"))
+    answer = Message("user", [requests[0].to_function_approval_response(approved=approved)])
+    response = await ask(agent, answer, session=talk.session, streaming=streaming)
+
+    assert executed == (["c2.0"] if approved else [])
+    assert markers([response.messages[-1]]) == ["a2"]
+    assert_paired(talk.client.requests)
+    assert unpaired_calls(await talk.load()) == []
 
 
 # endregion

@@ -294,11 +294,61 @@ async def test_many_tasks_replace_and_append_without_losing_anything(store_kind:
     assert sorted(found) == sorted(["u1", "a1", *(f"w{writer}.{index}" for writer in (1, 2) for index in range(15))])
 
 
+def _names_in(path: Path) -> list[str]:
+    return [entry.name for entry in path.iterdir()]
+
+
 def _folded(messages: Sequence[Message], message_id: str) -> Message:
     return Message("assistant", [" ".join(f"[[{m}]]" for m in markers(messages))], message_id=message_id)
 
 
-# endregion
+@pytest.mark.contract("C14")
+async def test_a_memory_store_without_a_state_has_nothing_to_replace(tmp_path: Path) -> None:
+    filled = await _Filled.with_turns("memory", tmp_path, 2)
+    replacing = _replace_messages(filled.store.provider)
+
+    assert await replacing(filled.session.session_id, filled.read(), [], state=None) is False
+
+    assert markers(filled.read()) == ["u1", "a1", "u2", "a2"]
+
+
+@pytest.mark.contract("C14")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_a_file_keeps_the_codec_that_its_provider_was_given(tmp_path: Path) -> None:
+    def dumps(value: Any) -> str:
+        return json.dumps({"mine": value})
+
+    def loads(text: str | bytes) -> Any:
+        return json.loads(text)["mine"]
+
+    provider = FileHistoryProvider(tmp_path, dumps=dumps, loads=loads)
+    await provider.save_messages("s", _turns(1, 2))
+    replacing = _replace_messages(provider)
+
+    assert await replacing("s", (await provider.get_messages("s"))[:2], []) is True
+
+    assert markers(await provider.get_messages("s")) == ["u2", "a2"]
+    lines = (tmp_path / "s.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [list(json.loads(line)) for line in lines] == [["mine"], ["mine"]]
+
+
+@pytest.mark.contract("C14")
+@file_stores
+@pytest.mark.parametrize("session_id", ["a/b", "..", "CON", "a session with spaces", "\u00e9\u4e2d", "x.lock", None])
+async def test_any_session_id_has_a_file_that_can_be_replaced(
+    store_kind: str, session_id: str | None, tmp_path: Path
+) -> None:
+    provider: Any = make_store(store_kind, tmp_path / "histories").provider
+    await provider.save_messages(session_id, _turns(1, 2))
+    await provider.save_messages("other", _turns(3))
+    replacing = _replace_messages(provider)
+
+    assert await replacing(session_id, (await provider.get_messages(session_id))[:2], [say("so far")]) is True
+
+    assert markers(await provider.get_messages(session_id)) == ["so far", "u2", "a2"]
+    assert markers(await provider.get_messages("other")) == ["u3", "a3"]
+    assert _names_in(tmp_path) == ["histories"]
+
 
 # region Several processes
 
