@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
