@@ -139,7 +139,7 @@ def test_a_replacement_that_does_not_pass_is_told(gated: GatedProject) -> None:
         gates.behaviour_tests(base, Gate("1.0.0", "behaviour tests"))
 
     assert raised.value.what == "the contract is not covered"
-    assert raised.value.output == f"\n{TEST}::test_absent replaces one of upstream's tests and does not pass"
+    assert raised.value.output == f"{TEST}::test_absent replaces one of upstream's tests and does not pass"
 
 
 @pytest.mark.usefixtures("bases_only")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from gated import ANSWER, CORE, FIX, GatedProject, answer
+from gated import ANSWER, BEHAVIOUR, CORE, FIX, TEST, GatedProject, answer
 from patchset import releases, smoke
 from patchset.apply import apply
 from patchset.core import build_wheel, export
 from patchset.errors import PatchsetError
 from patchset.paths import CORE as CORE_PATH
+from patchset.paths import Layout
 from patchset.wheel import build_twice, check_wheel, published_metadata
 from support import sha256
 
@@ -31,6 +33,11 @@ assert pathlib.Path(agent_framework.__file__).is_relative_to(sys.prefix)
 if agent_framework.answer() != 42:
     sys.exit("wrong answer")
 """
+PYTEST = {
+    *("exceptiongroup", "execnet", "iniconfig", "packaging", "pluggy", "pygments"),
+    *("pytest", "pytest-reportlog", "pytest-xdist", "tomli", "typing-extensions"),
+}
+"""What a run of the behaviour tests needs, at the versions of the tools."""
 
 
 @pytest.fixture
@@ -226,3 +233,31 @@ def test_without_a_fitting_python_nothing_is_claimed(trial: GatedProject, monkey
 
     assert "there is no Python from 3.2 to 3.2 to try the wheel on" in trial.bad(1, "wheel")
     assert not trial.layout.dist.exists()
+
+
+def test_the_behaviour_tests_run_on_the_installed_wheel(trial: GatedProject) -> None:
+    tools = (Layout.discover().requirements / "tools.txt").read_text()
+    blocks = re.split(r"\n(?=\S)", tools.rstrip())
+    pytest_only = [block for block in blocks if block.partition("==")[0] in PYTEST]
+    (trial.layout.requirements / "1.0.0.txt").write_text("\n".join(pytest_only) + "\n")
+    behaviour = f'{BEHAVIOUR}\n\n@pytest.mark.contract("T1")\ndef test_runs_the_wheel() -> None:\n'
+    behaviour += "    import agent_framework, sys\n    assert agent_framework.__file__.startswith(sys.prefix)\n"
+    trial.behaviour({TEST: behaviour})
+
+    outcome = trial.good("pythons")
+
+    python = f"Python 3.{sys.version_info[1]}"
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in outcome.out.splitlines() if line.startswith("|")
+    ]
+    assert [row[:5] for row in rows[2:]] == [["1.0.0", "wheel", "ok", "", ""], ["1.0.0", python, "ok", "4", "0"]]
+    assert outcome.out.splitlines()[-1] == "4 passed, 0 failed"
+    assert list(trial.layout.work.iterdir()) == []
+
+    trial.behaviour({TEST: BEHAVIOUR.replace("== 42", "== 43")})
+    outcome = trial.run("pythons")
+
+    assert outcome.code == 1
+    assert f"1.0.0: {python}: behaviour tests: 1 behaviour tests fail on the wheel" in outcome.out
+    assert f"{TEST}::test_is_the_answer: assert 42 == 43" in outcome.out
+    assert outcome.out.splitlines()[-1] == "2 passed, 1 failed"

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from patchset import console, contract
+from patchset.envs import Env
 from patchset.errors import PatchsetError
 from patchset.paths import Layout
 from patchset.prepared import Base
@@ -57,20 +58,22 @@ def add(layout: Layout, target: Tree) -> list[Path]:
     return new
 
 
-def run(base: Base, title: str) -> Report:
+def run(base: Base, title: str, env: Env | None = None) -> Report:
     """Run the behaviour tests about what a base promises, on its patched core and next to upstream's tests.
 
     Args:
         base: The base.
         title: What progress and log are called.
+        env: An environment that has the patched core in it; the base's, with that core on the path, when left out.
     """
     lines = base.lines
     chosen = contract.test_files(base.layout, files(base.layout), lines)
     if not chosen:
         return Report()
+    core = None if env else base.patched
     with console.step(title) as progress, tree(base.layout, base.checkout, base.applied.commit, base.suite) as made:
         add(base.layout, made)
-        report = run_tests(base.env, made, base.patched, chosen, log=slug(title), lines=lines, workers=workers())
+        report = run_tests(env or base.env, made, core, chosen, log=slug(title), lines=lines, workers=workers())
         progress.outcome = counts(report)
     return report
 

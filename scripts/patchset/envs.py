@@ -123,13 +123,18 @@ def _make(layout: Layout, name: str, env: Env) -> None:
     with console.step(f"{name}: install {layout.show(lock)} into {layout.show(env.root)}"):
         shutil.rmtree(env.root, ignore_errors=True)
         make_venv(layout, env.root, Path(sys.executable))
-        uv(
-            layout,
-            *("pip", "install", "--quiet", "--python", env.python, "--require-hashes", "--no-deps"),
-            *("--only-binary", ":all:", "--requirement", lock),
-            step=STEP,
-            what=f"{layout.show(lock)} cannot be installed",
-        )
+        install_lock(layout, env.python, lock)
+
+
+def install_lock(layout: Layout, python: Path, lock: Path) -> None:
+    """Install exactly what a lock says into the environment of an interpreter, checked by hash and built by nobody."""
+    uv(
+        layout,
+        *("pip", "install", "--quiet", "--python", python, "--require-hashes", "--no-deps"),
+        *("--only-binary", ":all:", "--requirement", lock),
+        step=STEP,
+        what=f"{layout.show(lock)} cannot be installed",
+    )
 
 
 def make_venv(layout: Layout, root: Path, python: Path) -> None:

@@ -24,15 +24,9 @@ from patchset.proc import Git, python_env, run, tail
 from patchset.releases import Release, load
 from patchset.reports import Outcome, Report, read_file
 from patchset.suites import counts, covers, slug, tree, workers
-from patchset.summary import Gate, Session
+from patchset.summary import Gate, Session, listed
 
 STEP = "test"
-_SHOWN = 25
-
-
-def _ids(found: dict[str, str]) -> str:
-    lines = [f"{name}: {reason}" if reason else name for name, reason in sorted(found.items())]
-    return "\n".join(lines[:_SHOWN] + ([f"... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []))
 
 
 def _again(base: Base, broken: Mapping[str, str]) -> str:
@@ -68,7 +62,7 @@ def upstream_suite(base: Base, gate: Gate) -> Verdict:
         raise PatchsetError(
             "suite",
             f"{len(verdict.lost)} of upstream's tests pass unpatched and not patched",
-            output=_ids(verdict.lost) + "".join(f"\n{problem}" for problem in verdict.problems),
+            output="\n".join([*listed(verdict.lost), *verdict.problems]),
             where=f"build/logs/{slug(title)}.log",
             next=f"{_again(base, verdict.lost)}\n"
             f"then mend the patch; or, where a contract line overrules the test, say so in {wanted(base).where}",
@@ -103,7 +97,7 @@ def behaviour_tests(base: Base, gate: Gate) -> Report:
         raise PatchsetError(
             "behaviour",
             what,
-            output=_ids(report.broken) + "".join(f"\n{problem}" for problem in problems),
+            output="\n".join([*listed(report.broken), *problems]),
             where=f"build/logs/{slug(title)}.log",
             next=_again(base, report.broken) if report.broken else None,
         )
@@ -199,7 +193,7 @@ def tooling_tests(layout: Layout, bases: Sequence[Release], gate: Gate) -> None:
         raise PatchsetError(
             "tests",
             f"{len(report.broken)} tests of the tooling fail",
-            output=_ids(report.broken) or tail((done.stdout + done.stderr).decode("utf-8", "replace")),
+            output="\n".join(listed(report.broken)) or tail((done.stdout + done.stderr).decode("utf-8", "replace")),
             where=layout.show(log),
         )
 
@@ -245,7 +239,7 @@ def named_tests(session: Session, base: Base, tests: Sequence[str]) -> None:
             raise PatchsetError(
                 "named tests",
                 f"{len(patched.broken)} tests fail on the patched core, {len(absent)} were not found",
-                output=_ids(patched.broken | dict.fromkeys(absent, "not found")),
+                output="\n".join(listed(patched.broken | dict.fromkeys(absent, "not found"))),
                 where=f"build/logs/{slug(f'{base.name} named patched')}.log",
             )
 

@@ -111,7 +111,7 @@ def tree(layout: Layout, checkout: Path, commit: str, suite: Suite | None = None
 def run_tests(
     env: Env,
     target: Tree,
-    core: Path,
+    core: Path | None,
     paths: Sequence[str],
     *,
     log: str,
@@ -119,12 +119,12 @@ def run_tests(
     lines: Collection[str] | None = None,
     workers: int = 0,
 ) -> Report:
-    """Run pytest in a tree, with `core` on the path.
+    """Run pytest in a tree, on an installed core.
 
     Args:
         env: The environment.
         target: The tree; core's source goes out of it.
-        core: The folder that has core installed.
+        core: The folder that has core installed; None where the environment has it.
         paths: What to collect, relative to the core package.
 
     Keyword Args:
@@ -165,7 +165,7 @@ def run_tests(
             step=STEP,
             what="pytest failed",
             cwd=target.package,
-            env=env.suite_environ(home, (core, PLUGINS)),
+            env=env.suite_environ(home, [core, PLUGINS] if core else [PLUGINS]),
             check=False,
         )
         printed_to.write_bytes(done.stdout + done.stderr)

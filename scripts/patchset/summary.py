@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from patchset import console
 from patchset.errors import PatchsetError
+
+_SHOWN = 25
+
+
+def listed(found: Mapping[str, str]) -> list[str]:
+    """Return ids with what is said of each, the first of them where there are many."""
+    lines = [f"{name}: {reason}" if reason else name for name, reason in sorted(found.items())]
+    return lines[:_SHOWN] + ([f"... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else [])
 
 
 @dataclass
