@@ -4,18 +4,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from agent_framework import (
     Agent,
+    AgentContext,
     AgentLoopMiddleware,
+    AgentMiddleware,
     AgentSession,
     CharacterEstimatorTokenizer,
+    ChatResponse,
     CompactionProvider,
     Content,
     InMemoryHistoryProvider,
@@ -34,6 +38,7 @@ from ._turn_scope_helpers import (
     both_modes,
     both_orders,
     call_tool,
+    call_tools_then_answer,
     in_order,
     iterate,
     requests_of,
@@ -84,9 +89,22 @@ class CountingCompactionProvider(CompactionProvider):
         await super().after_run(agent=agent, session=session, context=context, state=state)
 
 
+class ValveOnlyCompactionProvider(CompactionProvider):
+    """Leaves the boundary out, so that what the valve has left is there to be seen after the turn."""
+
+    async def after_run(
+        self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
+    ) -> None:
+        return
+
+
 def search_then_answer(call: int, messages: list[Message]) -> Content | str:
     """A tool call in every run."""
     return call_tool("search", f"call-{call}", number=call) if call % 2 else f"answer {call}"
+
+
+def search_reply(call: int) -> Content | str:
+    return search_then_answer(call + 1, [])
 
 
 def tokens(messages: Sequence[Message]) -> int:
@@ -108,6 +126,30 @@ def seed(session: AgentSession) -> None:
 
 def call_ids(messages: Sequence[Message], kind: str) -> list[str | None]:
     return [content.call_id for message in messages for content in message.contents if content.type == kind]
+
+
+def unpaired_call_ids(messages: Sequence[Message]) -> set[str | None]:
+    """The ids of the calls without a result, and of the results without a call."""
+    return set(call_ids(messages, "function_call")) ^ set(call_ids(messages, "function_result"))
+
+
+def excluded_texts(session: AgentSession) -> list[str]:
+    return texts([message for message in stored_messages(session) if message.additional_properties.get("_excluded")])
+
+
+def valve_only_agent(client: ScriptedChatClient, strategy: Any, limit: int = 10, **kwargs: Any) -> Agent:
+    """Two iterations a call, and the valve after the first."""
+    compaction = ValveOnlyCompactionProvider(
+        after_strategy=strategy,
+        mid_turn_max_tokens=limit,  # type: ignore[call-arg]
+    )
+    return Agent(
+        client=client,
+        tools=[search, guarded],
+        context_providers=[InMemoryHistoryProvider(skip_excluded=True), compaction],
+        middleware=kwargs.pop("middleware", [AgentLoopMiddleware(iterate(2), max_iterations=None)]),
+        **kwargs,
+    )
 
 
 def valved_agent(
@@ -144,6 +186,13 @@ def test_the_valve_is_closed_by_default() -> None:
     assert parameter is not None
     assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
     assert parameter.default is None
+
+
+@pytest.mark.contract("T16")
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_token_is_refused(limit: int) -> None:
+    with pytest.raises(ValueError, match="mid_turn_max_tokens"):
+        CompactionProvider(mid_turn_max_tokens=limit)  # type: ignore[call-arg]
 
 
 @pytest.mark.contract("T16")
@@ -253,6 +302,93 @@ async def test_the_users_input_is_never_excluded(stream: bool, history_first: bo
     assert client.calls == 10
     for request in client.requests:
         assert {"task", "and more"} <= set(texts(request.messages))
+
+
+@pytest.mark.contract("T16")
+@both_modes
+async def test_the_users_input_is_never_excluded_as_a_middleware_rewrote_it(stream: bool) -> None:
+    """What is stored of it is not what the caller gave, and it is the user's input all the same."""
+
+    class AddContext(AgentMiddleware):
+        async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
+            context.messages = [Message(role="user", contents=[f"[context] {context.messages[0].text}"])]
+            await call_next()
+
+    loop = AgentLoopMiddleware(iterate(3), max_iterations=None)
+    strategy = ExcludeEverything()
+    agent = valve_only_agent(ScriptedChatClient(search_then_answer), strategy, middleware=[AddContext(), loop])
+    session = agent.create_session()
+
+    await run_turn(agent, "task", stream=stream, session=session)
+
+    assert strategy.given
+    assert "[context] task" not in excluded_texts(session)
+
+
+@pytest.mark.contract("T4")
+@pytest.mark.contract("T16")
+@both_modes
+async def test_the_task_is_never_excluded_after_a_continuation_token(stream: bool) -> None:
+    """The call that resumes such a turn has no input at all."""
+    token: Any = {"token": "1"}
+    strategy = ExcludeEverything()
+    client = ScriptedChatClient([
+        ChatResponse(messages=[Message(role="assistant", contents=["working on it"])], continuation_token=token),
+        "answer 2",
+        "answer 3",
+    ])
+    agent = valve_only_agent(client, strategy)
+    session = agent.create_session()
+    seed(session)
+
+    await run_turn(agent, "task", stream=stream, session=session)
+    await run_turn(agent, None, stream=stream, session=session, options={"continuation_token": token})
+
+    assert client.calls == 3
+    assert strategy.given
+    assert "task" not in excluded_texts(session)
+
+
+@pytest.mark.contract("T4")
+@pytest.mark.contract("T16")
+@both_modes
+async def test_the_task_is_never_excluded_after_an_approval_that_the_user_dropped(stream: bool) -> None:
+    """What the user says instead ends the turn that the task began."""
+    strategy = ExcludeEverything()
+    client = ScriptedChatClient([call_tool("guarded", "pending-1", number=1), "answer 2", "answer 3"])
+    agent = valve_only_agent(client, strategy)
+    session = agent.create_session()
+    seed(session)
+
+    await run_turn(agent, "task", stream=stream, session=session)
+    await run_turn(agent, "never mind, do it the other way", stream=stream, session=session)
+
+    assert strategy.given
+    assert "task" not in excluded_texts(session)
+
+
+@pytest.mark.contract("T16")
+@both_modes
+@both_persistences
+async def test_a_call_from_before_a_pause_is_kept_with_its_result(stream: bool, per_service_call: bool) -> None:
+    """The call is stored ahead of what the resuming ``agent.run`` stores, its result is in that; neither goes alone."""
+    client = ScriptedChatClient([call_tool("guarded", "pending-1", number=1), *[search_reply(n) for n in range(2, 8)]])
+    without_valve = valved_agent(client, None, None, per_service_call=per_service_call)
+    agent = valve_only_agent(
+        client,
+        ExcludeEverything(),
+        1500,
+        middleware=[AgentLoopMiddleware(iterate(3), max_iterations=None)],
+        require_per_service_call_history_persistence=per_service_call,
+    )
+    session = agent.create_session()
+    seed(session)
+
+    paused = await run_turn(without_valve, "task", stream=stream, session=session)
+    await run_turn(agent, answer_to(*requests_of(paused)), stream=stream, session=session)
+
+    assert "earlier task" in excluded_texts(session)
+    assert [unpaired_call_ids(request.messages) for request in client.requests] == [set()] * client.calls
 
 
 @pytest.mark.contract("T16")
@@ -387,6 +523,106 @@ async def test_a_nested_run_under_pressure_keeps_the_outer_task_and_call(stream:
     assert "task" in texts(client.requests[1].messages)
     assert "nested-1" in call_ids(client.requests[1].messages, "function_call")
     assert "nested-1" in call_ids(client.requests[1].messages, "function_result")
+
+
+@pytest.mark.contract("T7")
+@pytest.mark.contract("T16")
+@both_modes
+async def test_the_provider_of_a_nested_agent_compacts_first_what_precedes_the_outer_turn(stream: bool) -> None:
+    """Only the nested agent has a valve, and its runs begin in the middle of the turn."""
+    strategy = ExcludeEverything()
+    nested = valve_only_agent(ScriptedChatClient(["nested answer"]), strategy, 3000, middleware=[])
+
+    @tool(approval_mode="never_require")
+    async def delegate(number: int) -> str:
+        """Ask the nested agent."""
+        return (await run_turn(nested, f"subtask {number}", stream=stream, session=session)).text
+
+    agent = Agent(
+        client=ScriptedChatClient(call_tools_then_answer("delegate", 2)),
+        tools=[delegate],
+        context_providers=[InMemoryHistoryProvider(skip_excluded=True)],
+    )
+    session = agent.create_session()
+    seed(session)
+
+    await run_turn(agent, "task", stream=stream, session=session)
+
+    assert [[text.split(" y")[0] for text in given] for given in strategy.given] == [["earlier task", "earlier answer"]]
+
+
+# endregion
+# region T16: what a strategy does to the store
+
+
+@pytest.mark.contract("T16")
+@both_modes
+async def test_what_a_strategy_deletes_stays_deleted(stream: bool) -> None:
+    """Not every strategy excludes; the list that it is given is its own to shorten."""
+    deleted: list[str] = []
+
+    async def keep_the_last(messages: list[Message]) -> bool:
+        deleted.extend(texts(messages[:-1]))
+        del messages[:-1]
+        return True
+
+    agent = valve_only_agent(ScriptedChatClient(search_then_answer), keep_the_last)
+    session = agent.create_session()
+    seed(session)
+
+    await run_turn(agent, "task", stream=stream, session=session)
+
+    assert "earlier task" in deleted
+    assert not set(deleted) & set(texts(stored_messages(session)))
+
+
+@pytest.mark.contract("T16")
+@both_modes
+async def test_a_summary_that_is_made_while_the_store_grows_is_not_lost(stream: bool) -> None:
+    """Two nested runs share the history: the strategy of one is at work when the other stores its messages."""
+    compacting, has_grown = asyncio.Event(), asyncio.Event()
+
+    async def summarize(messages: list[Message]) -> bool:
+        compacting.set()
+        await has_grown.wait()
+        for message in messages:
+            message.additional_properties["_excluded"] = True
+        messages.insert(0, Message(role="assistant", contents=["summary"]))
+        return True
+
+    async def answer_late(call: int, messages: list[Message]) -> str:
+        await compacting.wait()
+        return "late answer"
+
+    compacted = valve_only_agent(ScriptedChatClient(["x" * 400]), summarize, middleware=[])
+    late = Agent(
+        client=ScriptedChatClient(answer_late), context_providers=[InMemoryHistoryProvider(skip_excluded=True)]
+    )
+
+    async def run_late() -> None:
+        await run_turn(late, "late subtask", stream=stream, session=session)
+        has_grown.set()
+
+    @tool(approval_mode="never_require")
+    async def delegate(number: int) -> str:
+        """Ask both agents."""
+        running = asyncio.create_task(run_late())
+        await run_turn(compacted, "subtask", stream=stream, session=session)
+        compacting.set()
+        await running
+        return "done"
+
+    agent = Agent(
+        client=ScriptedChatClient(call_tools_then_answer("delegate", 1)),
+        tools=[delegate],
+        context_providers=[InMemoryHistoryProvider(skip_excluded=True)],
+    )
+    session = agent.create_session()
+    seed(session)
+
+    await run_turn(agent, "task", stream=stream, session=session)
+
+    assert {"summary", "late subtask", "late answer"} <= set(texts(stored_messages(session)))
 
 
 # endregion
