@@ -32,7 +32,9 @@ def candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     for minor in MINORS:
         if found := shutil.which(f"python3.{minor}", path=environ.get("PATH")):
             yield Path(found)
-    pyenv = Path(environ.get("PYENV_ROOT") or Path(environ.get("HOME", "/")) / ".pyenv")
+    own = Path(sys.base_prefix)
+    root = environ.get("PYENV_ROOT") or (own.parents[1] if own.parent.name == "versions" else None)
+    pyenv = Path(root or Path(environ.get("HOME", "/")) / ".pyenv")
     yield from sorted(pyenv.glob("versions/3.*/bin/python3"))
 
 
