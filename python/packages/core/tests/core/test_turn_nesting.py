@@ -481,6 +481,30 @@ async def test_a_nested_run_does_not_fire_when_the_outer_turn_pauses(stream: boo
     assert outer_recorder.count == 1
 
 
+@pytest.mark.contract("T7")
+@pytest.mark.parametrize("inner_streams", [False, True], ids=["inner_non_streaming", "inner_streaming"])
+@both_modes
+async def test_a_nested_run_that_pauses_while_the_outer_goes_on_fires_at_the_outer_boundary(
+    stream: bool, inner_streams: bool
+) -> None:
+    """The tool makes something of what the nested run asks for, so nobody waits for it: the turn goes on and ends."""
+    recorder = TurnRecorder("inner_recorder")
+    fired: list[int] = []
+    inner = Agent(
+        client=ScriptedChatClient([call_tool("guarded", "pending-1", number=1)]),
+        tools=[guarded],
+        context_providers=[InMemoryHistoryProvider("inner_history"), recorder],
+    )
+    agent = outer_agent(
+        ScriptedChatClient(counting_script("delegate", 1, recorder, fired)), delegate_to(inner, stream=inner_streams)
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert fired == [0, 0]
+    assert recorder.count == 1
+
+
 # endregion
 # region T7: on another session, and alone
 
