@@ -16,8 +16,10 @@ from agent_framework import (
     AgentMiddleware,
     AgentResponse,
     AgentResponseUpdate,
+    AgentSession,
     InMemoryHistoryProvider,
     ResponseStream,
+    SessionContext,
     ToolApprovalMiddleware,
     create_harness_agent,
     tool,
@@ -26,6 +28,7 @@ from agent_framework import (
 from ._turn_scope_helpers import (
     RunRecorder,
     ScriptedChatClient,
+    SelfRunningAgentWithMiddleware,
     TurnRecorder,
     both_modes,
     both_orders,
@@ -80,6 +83,45 @@ class AttemptsInTheStream(AgentMiddleware):
         context.result = ResponseStream[AgentResponseUpdate, AgentResponse](
             attempts(), finalizer=AgentResponse.from_updates
         )
+
+
+class RetryOnError(AgentMiddleware):
+    """Starts the run again until it ends without an error, a stream while the caller consumes the one it returns."""
+
+    async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        async def attempt() -> Any:
+            await call_next()
+            if isinstance(context.result, ResponseStream):
+                async for update in context.result:
+                    yield update
+
+        async def attempts() -> Any:
+            while True:
+                try:
+                    async for update in attempt():
+                        yield update
+                except RuntimeError:
+                    continue
+                return
+
+        if context.stream:
+            context.result = ResponseStream[AgentResponseUpdate, AgentResponse](
+                attempts(), finalizer=AgentResponse.from_updates
+            )
+        else:
+            async for _ in attempts():
+                pass
+
+
+class FailingOnce(RunRecorder):
+    """A run-scoped provider, a store that is down for a moment for instance."""
+
+    async def after_run(
+        self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
+    ) -> None:
+        await super().after_run(agent=agent, session=session, context=context, state=state)
+        if self.count == 1:
+            raise RuntimeError("store down")
 
 
 # region T2
@@ -304,6 +346,46 @@ async def test_a_retry_middleware_and_a_loop_fire_once(stream: bool, outside: bo
     await run_turn(agent, "task", stream=stream, session=agent.create_session())
 
     assert client.calls == 4
+    assert recorder.count == 1
+
+
+@pytest.mark.contract("T1")
+@pytest.mark.contract("T2")
+@both_modes
+async def test_a_run_scoped_provider_that_fails_in_an_attempt_does_not_cost_the_boundary(stream: bool) -> None:
+    """The attempt that failed is over, and the one that did not ends the turn."""
+    recorder = TurnRecorder()
+    failing = FailingOnce()
+    agent = Agent(
+        client=ScriptedChatClient(),
+        context_providers=[InMemoryHistoryProvider(), recorder, failing],
+        middleware=[RetryOnError()],
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert failing.count == 2
+    assert recorder.count == 1
+
+
+@pytest.mark.contract("T1")
+@pytest.mark.contract("T2")
+@pytest.mark.parametrize("from_result_hook", [False, True], ids=["in_the_run", "in_a_result_hook"])
+@both_modes
+async def test_nor_does_it_cost_the_boundary_of_an_agent_with_its_own_run_loop(
+    stream: bool, from_result_hook: bool
+) -> None:
+    recorder = TurnRecorder()
+    failing = FailingOnce()
+    agent = SelfRunningAgentWithMiddleware(
+        from_result_hook=from_result_hook,
+        context_providers=[InMemoryHistoryProvider(), recorder, failing],
+        middleware=[RetryOnError()],
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert failing.count == 2
     assert recorder.count == 1
 
 
