@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from agent_framework import (
     Agent,
+    AgentContext,
     AgentLoopMiddleware,
+    AgentMiddleware,
+    AgentResponseUpdate,
     AgentSession,
     CompactionProvider,
     InMemoryHistoryProvider,
@@ -29,6 +32,7 @@ from ._turn_scope_helpers import (
     RunRecorder,
     ScriptedChatClient,
     SelfRunningAgent,
+    SelfRunningAgentWithMiddleware,
     TurnRecorder,
     both_modes,
     both_orders,
@@ -142,6 +146,45 @@ async def test_asking_a_failed_stream_for_its_final_response_fires_nothing(failu
         async for _ in response_stream:
             pass
     # Whether it raises again is the stream's business; only the boundary is asserted.
+    with contextlib.suppress(Exception):
+        await response_stream.get_final_response()
+    await settle()
+
+    assert recorder.count == 0
+
+
+class FailingInTheStream(SelfRunningAgentWithMiddleware):
+    """Its run loop fails after the first update."""
+
+    async def _stream(self, session: Any, context: SessionContext, options: Any) -> AsyncIterable[AgentResponseUpdate]:
+        async for update in super()._stream(session, context, options):
+            yield update
+            raise Boom
+
+
+class PassOn(AgentMiddleware):
+    async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        await call_next()
+
+
+behind_a_middleware_or_not = pytest.mark.parametrize(
+    "middleware", [None, [PassOn()]], ids=["no_middleware", "middleware"]
+)
+
+
+@pytest.mark.contract("T5")
+@behind_a_middleware_or_not
+async def test_asking_a_failed_stream_that_runs_the_providers_in_a_result_hook_for_its_final_response_fires_nothing(
+    middleware: Any,
+) -> None:
+    """The stream finalizes what it has got so far, and with it the result hook that calls the providers."""
+    recorder = TurnRecorder()
+    agent = FailingInTheStream(from_result_hook=True, context_providers=[recorder], middleware=middleware)
+
+    response_stream: Any = agent.run("task", stream=True, session=agent.create_session())
+    with pytest.raises(Boom):
+        async for _ in response_stream:
+            pass
     with contextlib.suppress(Exception):
         await response_stream.get_final_response()
     await settle()
@@ -424,6 +467,35 @@ async def test_closing_a_stream_fires_nothing(in_a_loop: bool, close: str) -> No
     fired.append(recorder.count)
 
     assert fired == [0, 0, 0]
+
+
+@pytest.mark.contract("T5")
+@pytest.mark.parametrize(
+    "close", ["let_go", *[name for name, method in CLOSABLE.items() if hasattr(ResponseStream, method)]]
+)
+@behind_a_middleware_or_not
+async def test_closing_a_stream_that_runs_the_providers_in_a_result_hook_fires_nothing(
+    middleware: Any, close: str
+) -> None:
+    """Neither does asking the closed stream for the response it has got so far."""
+    recorder = TurnRecorder()
+    agent = SelfRunningAgentWithMiddleware(from_result_hook=True, context_providers=[recorder], middleware=middleware)
+    response_stream: Any = agent.run("task", stream=True, session=agent.create_session())
+
+    if close == "async_with":
+        async with response_stream:
+            await take(response_stream, 1)
+    else:
+        await take(response_stream, 1)
+        if close != "let_go":
+            await getattr(response_stream, CLOSABLE[close])()
+    if close != "let_go":
+        with contextlib.suppress(Exception):
+            await response_stream.get_final_response()
+    del response_stream
+    await settle()
+
+    assert recorder.count == 0
 
 
 class TracedSelfRunningAgent(AgentTelemetryLayer, SelfRunningAgent):
