@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -32,6 +33,8 @@ from ._turn_scope_helpers import (
     run_turn,
 )
 
+in_a_loop_or_not = pytest.mark.parametrize("in_a_loop", [False, True], ids=["no_loop", "loop"])
+
 
 class TerminateBefore(AgentMiddleware):
     """Terminates instead of starting run number ``run``."""
@@ -56,6 +59,29 @@ class TerminateAfter(AgentMiddleware):
             final = await context.result.get_final_response()
             context.result = replay(final)
         raise MiddlewareTermination("that is enough")
+
+
+class TerminateBehind(AgentMiddleware):
+    """Terminates when the rest of the chain has returned, and leaves a stream as it is."""
+
+    async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        await call_next()
+        raise MiddlewareTermination("that is enough")
+
+
+class TerminateAtUpdate(AgentMiddleware):
+    """Terminates from a hook on the stream, when it comes to an update with ``text``."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        def terminate(update: AgentResponseUpdate) -> None:
+            if update.text == self.text:
+                raise MiddlewareTermination("that is enough")
+
+        context.stream_transform_hooks.append(terminate)
+        await call_next()
 
 
 class AnswerInstead(AgentMiddleware):
@@ -125,6 +151,24 @@ async def test_termination_after_the_run_of_an_iteration_ends_the_turn(stream: b
         client=client,
         context_providers=[InMemoryHistoryProvider(), recorder],
         middleware=[AgentLoopMiddleware(iterate(5), max_iterations=None), TerminateAfter()],
+    )
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert client.calls == 1
+    assert recorder.count == 1
+
+
+@pytest.mark.contract("T6")
+@both_modes
+async def test_a_loop_whose_chain_terminates_after_a_run_ends_with_that_run(stream: bool) -> None:
+    """In a stream too, where the chain has returned before the run is consumed."""
+    recorder = TurnRecorder()
+    client = ScriptedChatClient(["answer 1"])
+    agent = Agent(
+        client=client,
+        context_providers=[InMemoryHistoryProvider(), recorder],
+        middleware=[AgentLoopMiddleware(iterate(5), max_iterations=None), TerminateBehind()],
     )
 
     await run_turn(agent, "task", stream=stream, session=agent.create_session())
@@ -222,6 +266,46 @@ async def test_termination_before_the_first_run_has_no_boundary(stream: bool) ->
     await run_turn(agent, "task", stream=stream, session=agent.create_session())
 
     assert client.calls == 0
+    assert recorder.count == 0
+
+
+@pytest.mark.contract("T6")
+@in_a_loop_or_not
+@both_modes
+async def test_termination_by_the_model_call_of_the_only_run_has_no_boundary(stream: bool, in_a_loop: bool) -> None:
+    """Whether the caller sees the exception is left open; the run has not completed."""
+    recorder = TurnRecorder()
+    client = ScriptedChatClient([MiddlewareTermination("that is enough")])
+    agent = Agent(
+        client=client,
+        context_providers=[InMemoryHistoryProvider(), recorder],
+        middleware=[AgentLoopMiddleware(iterate(2), max_iterations=None)] if in_a_loop else None,
+    )
+
+    with contextlib.suppress(MiddlewareTermination):
+        await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert client.calls == 1
+    assert recorder.count == 0
+
+
+@pytest.mark.contract("T6")
+@in_a_loop_or_not
+async def test_termination_in_the_middle_of_the_only_run_has_no_boundary(in_a_loop: bool) -> None:
+    """From a hook on its stream, between two of its updates."""
+    recorder = TurnRecorder()
+    client = ScriptedChatClient([["answer", " goes on", " and on"]])
+    loop = [AgentLoopMiddleware(iterate(2), max_iterations=None)] if in_a_loop else []
+    agent = Agent(
+        client=client,
+        context_providers=[InMemoryHistoryProvider(), recorder],
+        middleware=[*loop, TerminateAtUpdate(" goes on")],
+    )
+
+    with contextlib.suppress(MiddlewareTermination):
+        await run_turn(agent, "task", stream=True, session=agent.create_session())
+
+    assert client.calls == 1
     assert recorder.count == 0
 
 
