@@ -17,7 +17,9 @@ from agent_framework import (
     AgentResponse,
     AgentSession,
     InMemoryHistoryProvider,
+    ResponseStream,
     observability,
+    tool,
 )
 
 from ._turn_scope_helpers import (
@@ -25,6 +27,7 @@ from ._turn_scope_helpers import (
     SelfRunningAgent,
     TurnRecorder,
     both_modes,
+    call_tools_then_answer,
     iterate,
     run_turn,
     settle,
@@ -295,6 +298,54 @@ async def test_a_stream_that_is_collected_during_the_next_turn_fires_nothing_in_
 
     assert fired == [0, 0]
     assert [call.input_texts for call in recorder.calls] == [["task"]]
+
+
+@pytest.mark.contract("T7")
+@pytest.mark.contract("T8")
+@pytest.mark.parametrize(
+    "abandon", ["let_go", *[method for method in ("close", "aclose") if hasattr(ResponseStream, method)]]
+)
+@pytest.mark.parametrize("next_turn", [False, True], ids=["alone", "after_the_next_turn"])
+async def test_a_background_run_that_an_abandoned_stream_started_is_a_turn_of_its_own(
+    next_turn: bool, abandon: str
+) -> None:
+    """The turn that it was started in will never have a boundary."""
+    recorder = TurnRecorder()
+    may_run = asyncio.Event()
+    tasks: list[asyncio.Task[Any]] = []
+    inner = Agent(client=ScriptedChatClient(), context_providers=[InMemoryHistoryProvider("inner_history"), recorder])
+
+    async def run_later() -> None:
+        await may_run.wait()
+        await inner.run("background task", session=session)
+
+    @tool(approval_mode="never_require")
+    async def start(number: int) -> str:
+        """Start a run and do not wait for it."""
+        tasks.append(asyncio.create_task(run_later()))
+        return "started"
+
+    agent = Agent(
+        client=ScriptedChatClient(call_tools_then_answer("start", 1)),
+        tools=[start],
+        context_providers=[InMemoryHistoryProvider()],
+    )
+    session = agent.create_session()
+
+    response_stream: Any = agent.run("task", stream=True, session=session)
+    async for _ in response_stream:
+        if tasks:
+            break
+    if abandon != "let_go":
+        await getattr(response_stream, abandon)()
+    del response_stream
+    await settle()
+    if next_turn:
+        await agent.run("another task", session=session)
+    may_run.set()
+    await asyncio.gather(*tasks)
+
+    assert [call.input_texts for call in recorder.calls] == [["background task"]]
 
 
 # endregion
