@@ -390,6 +390,32 @@ async def test_cleanup_hooks_of_an_iteration_run_once() -> None:
     assert exclaim.cleanups == 2
 
 
+class NoteHooks(AgentMiddleware):
+    """Notes the order in which the hooks of several middleware run."""
+
+    def __init__(self, name: str, events: list[str]) -> None:
+        self.name = name
+        self.events = events
+
+    async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        context.stream_transform_hooks.append(lambda update: self.events.append(f"update {self.name}"))
+        context.stream_result_hooks.append(lambda response: self.events.append(f"result {self.name}"))
+        context.stream_cleanup_hooks.append(lambda: self.events.append(f"cleanup {self.name}"))
+        await call_next()
+
+
+@pytest.mark.contract("T11")
+async def test_hooks_inside_of_a_loop_run_in_the_order_they_run_in_outside_of_one() -> None:
+    plain: list[str] = []
+    looped: list[str] = []
+
+    await run_turn(exclaiming_agent([NoteHooks(name, plain) for name in "ABC"]), "task", stream=True)
+    await run_turn(exclaiming_agent([loop(1), *[NoteHooks(name, looped) for name in "ABC"]]), "task", stream=True)
+
+    assert len(plain) == 9
+    assert looped == plain
+
+
 @pytest.mark.contract("T11")
 async def test_hooks_outside_of_a_loop_see_the_whole_stream() -> None:
     """A guard, green without the turn scope too."""
