@@ -27,6 +27,7 @@ from agent_framework import (
 from ._turn_scope_helpers import (
     RunRecorder,
     ScriptedChatClient,
+    SelfRunningAgentWithMiddleware,
     TurnRecorder,
     both_modes,
     both_orders,
@@ -114,6 +115,31 @@ async def test_the_input_messages_are_without_what_a_middleware_added(stream: bo
     await run_turn(agent, "task", stream=stream, session=agent.create_session())
 
     assert recorder.boundary.input_texts == ["task"]
+
+
+@pytest.mark.contract("T9")
+@pytest.mark.parametrize("in_a_loop", [False, True], ids=["no_loop", "loop"])
+@both_modes
+async def test_the_input_messages_of_an_agent_with_its_own_run_loop_are_the_callers(
+    stream: bool, in_a_loop: bool
+) -> None:
+    """Without what a provider put into the context of its run."""
+
+    class AddInput(ContextProvider):
+        async def before_run(
+            self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
+        ) -> None:
+            context.input_messages.append(Message(role="user", contents=["added by a provider"]))
+
+    recorder = TurnRecorder()
+    agent = SelfRunningAgentWithMiddleware(
+        context_providers=[AddInput("add_input"), recorder],
+        middleware=[AgentLoopMiddleware(iterate(2), max_iterations=None)] if in_a_loop else None,
+    )
+
+    await run_turn(agent, ["task", "and more"], stream=stream, session=agent.create_session())
+
+    assert recorder.boundary.input_texts == ["task", "and more"]
 
 
 @pytest.mark.contract("T9")
