@@ -17,6 +17,7 @@ from agent_framework import (
     AgentResponseUpdate,
     AgentSession,
     BaseAgent,
+    Content,
     ContextProvider,
     InMemoryHistoryProvider,
     Message,
@@ -237,6 +238,26 @@ async def test_a_run_of_a_workflow_agent_is_a_turn(stream: bool, history_first: 
     assert [call.stored_texts for call in recorder.calls] == [["task", "echo: task"]]
 
 
+class RefusingAgent(BaseAgent):
+    """Raises where ``run()`` is called, before there is anything to await."""
+
+    def run(self, messages: Any = None, *, stream: bool = False, session: Any = None, **kwargs: Any) -> Any:
+        raise ValueError("no such agent")
+
+
+class RefusingAgentWithMiddleware(AgentMiddlewareLayer, RefusingAgent):
+    """The same agent behind the middleware layer."""
+
+
+@pytest.mark.contract("T14")
+@both_modes
+def test_an_agent_whose_run_raises_at_the_call_still_does(stream: bool) -> None:
+    agent = RefusingAgentWithMiddleware()
+
+    with pytest.raises(ValueError, match="no such agent"):
+        agent.run("task", stream=stream)
+
+
 def echo_workflow_agent(context_providers: list[ContextProvider]) -> WorkflowAgent:
     @executor(id="echo")
     async def echo(messages: list[Message], ctx: WorkflowContext[Any, AgentResponse]) -> None:
@@ -315,6 +336,35 @@ class MinimalLoopedAgent(AgentMiddlewareLayer, MinimalAgent):
     def __init__(self, middleware: Any) -> None:
         super().__init__(middleware=middleware)
         self.middleware = middleware
+
+
+class GeneratingAgent(BaseAgent):
+    """Streams a plain async generator, no ``ResponseStream``."""
+
+    def run(self, messages: Any = None, *, stream: bool = False, session: Any = None, **kwargs: Any) -> Any:
+        async def updates() -> Any:
+            for text in ("answer", " goes on"):
+                yield AgentResponseUpdate(contents=[Content.from_text(text)], role="assistant")
+
+        async def respond() -> AgentResponse:
+            return AgentResponse(messages=[Message(role="assistant", contents=["answer goes on"])])
+
+        return updates() if stream else respond()
+
+
+class GeneratingAgentWithMiddleware(AgentMiddlewareLayer, GeneratingAgent):
+    """The same agent behind the middleware layer."""
+
+
+@pytest.mark.contract("T13")
+@pytest.mark.parametrize("with_session", [True, False], ids=["with_session", "without_session"])
+async def test_an_agent_that_streams_a_plain_generator_works_behind_the_middleware_layer(with_session: bool) -> None:
+    agent = GeneratingAgentWithMiddleware()
+    session = agent.create_session() if with_session else None
+
+    streamed = [update.text async for update in agent.run("task", stream=True, session=session)]
+
+    assert streamed == ["answer", " goes on"]
 
 
 @pytest.mark.contract("T13")
