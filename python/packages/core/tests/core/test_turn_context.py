@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -432,6 +434,34 @@ async def test_the_session_that_a_middleware_swapped_in_is_the_last_runs(stream:
     await run_turn(agent, "task", stream=stream, session=agent.create_session())
 
     assert recorder.boundary.session is other
+
+
+class WeakContexts(ContextProvider):
+    """Counts the contexts of earlier runs that something still holds on to."""
+
+    def __init__(self) -> None:
+        super().__init__("weak_contexts")
+        self.contexts: list[weakref.ref[SessionContext]] = []
+        self.alive: list[int] = []
+
+    async def after_run(
+        self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
+    ) -> None:
+        gc.collect()
+        self.alive.append(sum(reference() is not None for reference in self.contexts))
+        self.contexts.append(weakref.ref(context))
+
+
+@pytest.mark.contract("T9")
+@both_modes
+async def test_a_long_turn_keeps_the_context_of_its_last_run_only(stream: bool) -> None:
+    """Each context holds the history as it was loaded, so keeping all of them grows with the square of the turn."""
+    contexts = WeakContexts()
+    agent = looped(ScriptedChatClient(), [InMemoryHistoryProvider(), TurnRecorder(), contexts], times=8)
+
+    await run_turn(agent, "task", stream=stream, session=agent.create_session())
+
+    assert max(contexts.alive) <= 1
 
 
 @pytest.mark.contract("T9")
