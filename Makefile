@@ -53,6 +53,10 @@ siblings: tools ## suites of packages that build on core, unpatched and patched
 pythons: tools ## the wheel and the behaviour tests on every Python from 3.10 to 3.13 that is there
 	@$(PATCHSET) pythons --base "$(BASE)"
 
+.PHONY: dependents
+dependents: tools ## released packages that build on core, installed next to the wheel by pip and uv
+	@$(PATCHSET) dependents --base "$(BASE)"
+
 .PHONY: demo
 demo: tools ## the ten-todo task, stock and patched, call by call (TODOS=10 STREAM=1 HISTORY_LAST=1)
 	@$(PATCHSET) demo --base "$(BASE)" --todos "$(TODOS)" $(if $(STREAM),--stream) $(if $(HISTORY_LAST),--history-last)

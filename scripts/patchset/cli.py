@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "prove": "patchset.prove:command",
     "wheel": "patchset.wheel:command",
     "siblings": "patchset.siblings:command",
+    "dependents": "patchset.dependents:command",
     "pythons": "patchset.pythons:command",
     "demo": "patchset.demo:command",
     "export": "patchset.export:command",

@@ -31,7 +31,7 @@ from patchset.prepared import Base
 from patchset.releases import Release, load
 from patchset.reports import Outcome, Report
 from patchset.suites import Tree, counts, existing_files, run_tests, slug, workers
-from patchset.summary import Gate, Session
+from patchset.summary import Gate, Session, listed
 
 STEP = "siblings"
 FILE = "siblings.toml"
@@ -39,7 +39,6 @@ _PACKAGES = PurePosixPath("packages")
 _VERSION = re.compile(rb'^version = "([^"]+)"$', re.MULTILINE)
 _KEYS = {"base": str, "package": str, "minimum": int}
 _ARCHIVE_KEYS = {"version": str, "sha256": str, "size": int}
-_SHOWN = 25
 
 
 @dataclass(frozen=True)
@@ -179,15 +178,13 @@ def hold(base: Base, sibling: Sibling, gate: Gate) -> None:
         notes.append(f"unstable: {', '.join(sorted(verdict.unstable))}")
     gate.note = "; ".join(notes)
     if not verdict.ok:
-        lost = [f"{name}: {reason}" for name, reason in sorted(verdict.lost.items())]
-        more = [f"... and {len(lost) - _SHOWN} more"] if len(lost) > _SHOWN else []
         raise PatchsetError(
             "suite",
-            f"{len(lost)} tests of {sibling.project} pass unpatched and not patched"
-            if lost
+            f"{len(verdict.lost)} tests of {sibling.project} pass unpatched and not patched"
+            if verdict.lost
             else f"the suite of {sibling.project} is not what it should be",
-            output="\n".join([*lost[:_SHOWN], *more, *verdict.problems]),
-            where=f"build/logs/{slug(f'{title}, patched')}.log" if lost else where,
+            output="\n".join([*listed(verdict.lost), *verdict.problems]),
+            where=f"build/logs/{slug(f'{title}, patched')}.log" if verdict.lost else where,
         )
 
 
