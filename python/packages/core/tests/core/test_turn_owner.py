@@ -86,7 +86,7 @@ class AttemptsInTheStream(AgentMiddleware):
 
 
 class RetryOnError(AgentMiddleware):
-    """Starts the run again until it ends without an error, a stream while the caller consumes the one it returns."""
+    """Starts a run that failed once again, a stream while the caller consumes the one it returns."""
 
     async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
         async def attempt() -> Any:
@@ -96,13 +96,15 @@ class RetryOnError(AgentMiddleware):
                     yield update
 
         async def attempts() -> Any:
-            while True:
+            for last in (False, True):
                 try:
                     async for update in attempt():
                         yield update
                 except RuntimeError:
-                    continue
-                return
+                    if last:
+                        raise
+                else:
+                    return
 
         if context.stream:
             context.result = ResponseStream[AgentResponseUpdate, AgentResponse](
