@@ -120,6 +120,7 @@ async def test_a_summary_names_the_durable_messages_that_it_tells(
 
     stored = talk.stored()
     by_id = {message.message_id: message for message in stored}
+    assert any(summary_of(message) for message in stored)
     for summary in (message for message in stored if summary_of(message)):
         read = talk.summarizer.inputs[int(text_of(summary).strip("<>").split()[1]) - 1]
         for covered_id in summary_of(summary):

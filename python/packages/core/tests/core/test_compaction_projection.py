@@ -18,6 +18,7 @@ from agent_framework import (
     CompactionProvider,
     Message,
     annotate_message_groups,
+    chat_middleware,
     included_messages,
 )
 
@@ -378,34 +379,35 @@ async def test_no_stored_annotation_points_to_a_summary_that_is_not_there(
     assert_no_dangling_pointer(talk.stored())
 
 
-class _ShallowCopies:
-    """A middleware that sends copies, as ``copy.copy`` makes them, and claims nothing."""
+def _shallow_copies(new_ids: bool) -> Any:
+    """Return a middleware that sends copies, as ``copy.copy`` makes them, and claims nothing."""
 
-    def __call__(self) -> Any:
-        from agent_framework import chat_middleware
+    @chat_middleware
+    async def process(context: Any, call_next: Any) -> None:
+        copies: list[Message] = []
+        for message in context.messages:
+            duplicate = copy.copy(message)
+            duplicate.additional_properties = dict(message.additional_properties)
+            if new_ids and message.message_id:
+                duplicate.message_id = f"{message.message_id}-fitted"
+            copies.append(duplicate)
+        context.messages = copies
+        await call_next()
 
-        @chat_middleware
-        async def process(context: Any, call_next: Any) -> None:
-            copies: list[Message] = []
-            for message in context.messages:
-                duplicate = copy.copy(message)
-                duplicate.additional_properties = dict(message.additional_properties)
-                copies.append(duplicate)
-            context.messages = copies
-            await call_next()
-
-        return process
+    return process
 
 
 @pytest.mark.contract("C7")
 @every_axis
+@pytest.mark.parametrize("new_ids", [False, True], ids=["same_ids", "new_ids"])
+@pytest.mark.parametrize("name", sorted(SUMMARIZING))
 async def test_markers_do_not_leak_through_shallow_copies(
-    streaming: bool, store_kind: str, per_call: bool, tmp_path: Path
+    streaming: bool, store_kind: str, per_call: bool, new_ids: bool, name: str, tmp_path: Path
 ) -> None:
     """A copy shares its annotation dictionary: 11 of 24 stored messages named a summary that was not there."""
-    talk = Talk(make_store(store_kind, tmp_path), streaming, per_call, middleware=[_ShallowCopies()()])
-    talk.in_run = make_strategy("summarization", talk.summarizer)
-    talk.agent = talk.make_agent(talk.client, talk.in_run)
+    talk = Talk(make_store(store_kind, tmp_path), streaming, per_call, middleware=[_shallow_copies(new_ids)])
+    await talk.turn(calls=2)
+    talk.agent = talk.make_agent(talk.client, make_strategy(name, talk.summarizer))
 
     await talk.turn(calls=5)
     await talk.turn(calls=5)

@@ -798,6 +798,28 @@ async def test_unclaimed_copies_give_no_summary_next_to_what_it_tells(
 
 
 @pytest.mark.contract("C10")
+@both_modes
+@both_persistences
+@pytest.mark.parametrize("name", sorted(SUMMARIZING))
+async def test_unclaimed_replacements_that_keep_their_id_do_not_pile_up_summaries(
+    streaming: bool, per_call: bool, name: str, tmp_path: Path
+) -> None:
+    """A summary was accepted and nothing excluded: every call then added another one over the same messages."""
+    talk = Talk(make_store("memory", tmp_path), streaming, per_call, middleware=[_Replace(None, _same_id)])
+    talk.agent = talk.make_agent(talk.client, make_strategy(name, talk.summarizer, tight=False))
+
+    await talk.turn(calls=12)
+
+    covered: dict[str, int] = {}
+    for summary in (message for message in talk.stored() if summary_of(message)):
+        for message_id in summary_of(summary):
+            covered[message_id] = covered.get(message_id, 0) + 1
+    assert {message_id: count for message_id, count in covered.items() if count > 1} == {}
+    _assert_no_summary_next_to_what_it_tells(talk.client.requests, talk.summarizer)
+    assert_all_told(talk, await talk.load())
+
+
+@pytest.mark.contract("C10")
 @every_axis
 async def test_a_message_that_a_middleware_adds_is_stored_only_under_per_service_call_persistence(
     streaming: bool, store_kind: str, per_call: bool, tmp_path: Path
