@@ -252,6 +252,7 @@ class RefusingAgentWithMiddleware(AgentMiddlewareLayer, RefusingAgent):
 @pytest.mark.contract("T14")
 @both_modes
 def test_an_agent_whose_run_raises_at_the_call_still_does(stream: bool) -> None:
+    """A guard, green without the turn scope too."""
     agent = RefusingAgentWithMiddleware()
 
     with pytest.raises(ValueError, match="no such agent"):
@@ -359,6 +360,7 @@ class GeneratingAgentWithMiddleware(AgentMiddlewareLayer, GeneratingAgent):
 @pytest.mark.contract("T13")
 @pytest.mark.parametrize("with_session", [True, False], ids=["with_session", "without_session"])
 async def test_an_agent_that_streams_a_plain_generator_works_behind_the_middleware_layer(with_session: bool) -> None:
+    """A guard, green without the turn scope too."""
     agent = GeneratingAgentWithMiddleware()
     session = agent.create_session() if with_session else None
 

@@ -309,7 +309,7 @@ async def test_a_stream_that_is_collected_during_the_next_turn_fires_nothing_in_
 async def test_a_background_run_that_an_abandoned_stream_started_is_a_turn_of_its_own(
     next_turn: bool, abandon: str
 ) -> None:
-    """The turn that it was started in will never have a boundary."""
+    """A guard, green without the turn scope too: the turn that it was started in will never have a boundary."""
     recorder = TurnRecorder()
     may_run = asyncio.Event()
     tasks: list[asyncio.Task[Any]] = []

@@ -355,7 +355,7 @@ async def test_a_retry_middleware_and_a_loop_fire_once(stream: bool, outside: bo
 @pytest.mark.contract("T2")
 @both_modes
 async def test_a_run_scoped_provider_that_fails_in_an_attempt_does_not_cost_the_boundary(stream: bool) -> None:
-    """The attempt that failed is over, and the one that did not ends the turn."""
+    """A guard, green without the turn scope too: the attempt that failed is over, and the one that did not ends the turn."""
     recorder = TurnRecorder()
     failing = FailingOnce()
     agent = Agent(
@@ -377,6 +377,7 @@ async def test_a_run_scoped_provider_that_fails_in_an_attempt_does_not_cost_the_
 async def test_nor_does_it_cost_the_boundary_of_an_agent_with_its_own_run_loop(
     stream: bool, from_result_hook: bool
 ) -> None:
+    """A guard, green without the turn scope too."""
     recorder = TurnRecorder()
     failing = FailingOnce()
     agent = SelfRunningAgentWithMiddleware(

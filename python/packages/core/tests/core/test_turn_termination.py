@@ -273,7 +273,7 @@ async def test_termination_before_the_first_run_has_no_boundary(stream: bool) ->
 @in_a_loop_or_not
 @both_modes
 async def test_termination_by_the_model_call_of_the_only_run_has_no_boundary(stream: bool, in_a_loop: bool) -> None:
-    """Whether the caller sees the exception is left open; the run has not completed."""
+    """A guard, green without the turn scope too. Whether the caller sees the exception is left open."""
     recorder = TurnRecorder()
     client = ScriptedChatClient([MiddlewareTermination("that is enough")])
     agent = Agent(
