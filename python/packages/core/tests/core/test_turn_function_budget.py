@@ -305,7 +305,7 @@ async def test_a_call_that_waited_for_its_approval_is_counted_once(stream: bool,
 @pytest.mark.contract("T17")
 @both_modes
 async def test_calls_that_waited_for_approvals_in_a_queue_are_counted_once(stream: bool) -> None:
-    """A guard, green without the turn scope too: the user sees one request at a time, and every answer is a call of ``agent.run``."""
+    """A guard, green without the turn scope too: the user sees one request at a time."""
     work, guarded = Work(), Work(needs_approval=True, name="guarded")
     client = RestlessClient(40, {1: [call_tool("guarded", f"guarded-{n}", number=n) for n in (1, 2, 3)]})
     client.function_invocation_configuration["max_function_calls"] = 6

@@ -355,7 +355,7 @@ async def test_a_retry_middleware_and_a_loop_fire_once(stream: bool, outside: bo
 @pytest.mark.contract("T2")
 @both_modes
 async def test_a_run_scoped_provider_that_fails_in_an_attempt_does_not_cost_the_boundary(stream: bool) -> None:
-    """A guard, green without the turn scope too: the attempt that failed is over, and the one that did not ends the turn."""
+    """A guard, green without the turn scope too: the attempt that did not fail ends the turn."""
     recorder = TurnRecorder()
     failing = FailingOnce()
     agent = Agent(
