@@ -156,4 +156,24 @@ async def test_strategies_in_three_places_pay_for_a_summary_once(
     assert_all_told(talk, await talk.load())
 
 
+@pytest.mark.contract("C13")
+@every_axis
+@pytest.mark.parametrize("after", [False, True], ids=["in_run", "in_run_and_after"])
+async def test_a_reused_id_does_not_make_a_summary_be_paid_twice(
+    streaming: bool, store_kind: str, per_call: bool, after: bool, tmp_path: Path
+) -> None:
+    """The provider gives every answer the same id."""
+    talk = Talk(make_store(store_kind, tmp_path), streaming, per_call, message_id_of_answers="response")
+    talk.in_run = _summarization(talk.summarizer)
+    talk.after = talk.in_run if after else None
+    talk.agent = talk.make_agent(talk.client, talk.in_run)
+
+    for calls in (3, 3, 1, 4):
+        await talk.turn(calls=calls)
+
+    assert talk.summarizer.inputs
+    assert {marker: n for marker, n in talk.summarizer.times_read().items() if n > 1} == {}
+    assert_all_told(talk, await talk.load())
+
+
 # endregion
