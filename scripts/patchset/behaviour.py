@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
@@ -22,15 +21,6 @@ def files(layout: Layout) -> list[PurePosixPath]:
     every = (layout.behaviour / "packages").rglob("*")
     found = [path for path in every if path.is_file() and "__pycache__" not in path.parts]
     return sorted(PurePosixPath(path.relative_to(layout.behaviour)) for path in found)
-
-
-def digest(layout: Layout) -> str:
-    """Return the behaviour tests as one digest."""
-    result = hashlib.sha256()
-    for file in files(layout):
-        content = (layout.behaviour / file).read_bytes()
-        result.update(f"{file}\0{len(content)}\0".encode() + content)
-    return result.hexdigest()
 
 
 def add(layout: Layout, target: Tree) -> list[Path]:
