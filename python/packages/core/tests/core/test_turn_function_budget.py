@@ -16,6 +16,7 @@ from agent_framework import (
     AgentMiddleware,
     AgentResponse,
     AgentResponseUpdate,
+    AgentSession,
     Content,
     FunctionTool,
     InMemoryHistoryProvider,
@@ -253,14 +254,17 @@ async def test_every_iteration_is_capped_on_its_own_together_with_its_re_runs(st
 
 
 @pytest.mark.contract("T17")
+@pytest.mark.parametrize("approval_middleware", [True, False], ids=["approval_middleware", "no_middleware"])
 @both_modes
-async def test_a_run_and_its_resumption_after_a_pause_are_capped_together(stream: bool) -> None:
+async def test_a_run_and_its_resumption_after_a_pause_are_capped_together(
+    stream: bool, approval_middleware: bool
+) -> None:
     work = Work(needs_approval=True)
     agent = Agent(
         client=RestlessClient(max_iterations=3),
         tools=[work.tool],
         context_providers=[InMemoryHistoryProvider()],
-        middleware=[ToolApprovalMiddleware()],
+        middleware=[ToolApprovalMiddleware()] if approval_middleware else [],
     )
     session = agent.create_session()
 
@@ -272,6 +276,21 @@ async def test_a_run_and_its_resumption_after_a_pause_are_capped_together(stream
 
     assert response.messages[-1].text == "stopped"
     assert work.executed == 3
+
+
+@pytest.mark.contract("T17")
+@both_modes
+async def test_a_chat_client_with_a_session_still_takes_plain_text(stream: bool) -> None:
+    """A guard, green without the turn scope too: whether a run resumes a pause is read from its input."""
+    client = ScriptedChatClient(["answer 1"])
+    kwargs: Any = {"client_kwargs": {"session": AgentSession()}}
+
+    if stream:
+        response = await client.get_response("task", stream=True, **kwargs).get_final_response()  # type: ignore[arg-type]
+    else:
+        response = await client.get_response("task", **kwargs)  # type: ignore[arg-type]
+
+    assert response.text == "answer 1"
 
 
 @pytest.mark.contract("T4")
