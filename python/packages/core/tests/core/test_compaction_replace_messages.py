@@ -437,7 +437,6 @@ _NURSERY = """
 
 
 @pytest.mark.contract("C14")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process with SIGKILL")
 @pytest.mark.timeout(max(120, KILLS))
 @file_stores
 async def test_a_reader_finds_the_old_history_or_the_new_one_after_a_kill(store_kind: str, tmp_path: Path) -> None:
