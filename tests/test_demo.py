@@ -1,4 +1,4 @@
-"""The ten-todo task on the served releases themselves: what the unpatched one forgets, the patched one does not.
+"""The ten-todo task and the tool loop on the served releases themselves: what the patches turn round.
 
 These tests run the real thing; the bases can be narrowed to those that a command is about.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from patchset import demo, releases
-from patchset.demo import Options, Outcome
+from patchset.demo import Cost, Options, Outcome
 from patchset.paths import Layout
 from patchset.prepared import Base, prepare
 from patchset.releases import Release
@@ -87,3 +87,38 @@ def test_the_demo_shows_stock_and_patched_side_by_side(release: Release, capsys:
 
         demo.show(release, scenario, Options(), stock, stock)
         assert "No difference: the patches change nothing here." in capsys.readouterr().out
+
+
+TOOL_LOOPS = [release for release in BASES if demo.has_tool_loop(LAYOUT, release)]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("release", TOOL_LOOPS, ids=lambda release: release.version)
+def test_the_patched_tool_loop_pays_for_a_summary_once(bases: dict[str, Base], release: Release, stream: bool) -> None:
+    if release.version not in bases:
+        bases[release.version] = prepare(LAYOUT, release)
+
+    stock, patched = demo.play_tool_loop(bases[release.version], stream=stream)
+
+    assert len(patched.calls) == len(stock.calls) == demo.TOOL_LOOP_CALLS + 1
+    assert max(patched.shown) <= 8
+    grown = [after - before for before, after in zip(patched.read[6:], patched.read[7:], strict=False)]
+    assert sum(grown[len(grown) // 2 :]) <= 1.2 * sum(grown[: len(grown) // 2])
+    if not stream:
+        assert max(stock.shown) > 4 * max(patched.shown)
+        assert stock.read[-1] > 8 * patched.read[-1]
+
+
+@pytest.mark.parametrize("release", TOOL_LOOPS, ids=lambda release: release.version)
+def test_the_demo_shows_what_summaries_cost(release: Release, capsys: pytest.CaptureFixture[str]) -> None:
+    stock = Cost([{"number": 1, "does": "search, todo 1", "messages": 35, "read": 753963}])
+    patched = Cost([{"number": 1, "does": "search, todo 1", "messages": 6, "read": 53677}])
+
+    demo.show_tool_loop(release, stock, patched)
+
+    out = capsys.readouterr().out
+    assert out.startswith(
+        f"{release.version}, tool loop: 36 tool calls in one turn, not streaming, summarized on the way"
+    )
+    assert "stock:   the model is shown 35 messages at most, and the summarizer reads 753,963 characters in all" in out
+    assert "patched: the model is shown 6 messages at most, and the summarizer reads 53,677 characters in all" in out

@@ -45,6 +45,8 @@ class Call:
     """How many of them the model is shown word for word."""
     flattened: int
     """How many tool-call groups it is shown as a summary text instead."""
+    messages: int
+    """How many messages it is shown in all."""
 
 
 class ScriptedClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
@@ -72,7 +74,7 @@ class ScriptedClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClien
         }
         todo, what = self.steps[len(done)] if len(done) < len(self.steps) else (0, "all is done")
         does = f"{what}, todo {todo}" if todo else what
-        self.calls.append(Call(len(done) + 1, does, len(made), len(shown), flattened(messages)))
+        self.calls.append(Call(len(done) + 1, does, len(made), len(shown), flattened(messages), len(messages)))
         if what == "search":
             return [Content.from_function_call(f"todo-{todo}", "search", arguments={"todo": todo})]
         return [Content.from_text(f"todo {todo} is done" if todo else what)]
@@ -93,6 +95,25 @@ class ScriptedClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClien
             return ChatResponse(
                 messages=[Message(role="assistant", contents=contents, message_id=f"answer-{len(self.calls)}")]
             )
+
+        return response()
+
+
+class Summarizer(BaseChatClient):
+    """A model that summarizes, and counts the characters that it is given to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+        self.asked = 0
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
+    ) -> Awaitable[ChatResponse]:
+        async def response() -> ChatResponse:
+            self.asked += 1
+            self.read += sum(len(message.text) for message in messages)
+            return ChatResponse(messages=[Message(role="assistant", contents=[f"what was found ({self.asked})"])])
 
         return response()
 

@@ -1,4 +1,4 @@
-"""`make demo`: the ten-todo task on the unpatched and on the patched library, call by call, side by side."""
+"""`make demo`: the ten-todo task and a long tool loop, unpatched and patched, call by call, side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from patchset import console
+from patchset import console, contract
 from patchset.envs import Env, check_python
 from patchset.options import base_option, for_each, pass_layout
 from patchset.paths import Layout
@@ -25,7 +25,9 @@ SCENARIOS = {
     "auto-approval": "a harness agent without a loop, each tool call approved by a rule",
 }
 
-_SCRIPT = Path(__file__).resolve().parents[1] / "demos" / "scenarios.py"
+TOOL_LOOP_CALLS = 36
+
+_DEMOS = Path(__file__).resolve().parents[1] / "demos"
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,49 @@ def play(base: Base, scenario: str, options: Options) -> tuple[Outcome, Outcome]
 
 
 def _play(env: Env, core: Path, scenario: str, options: Options) -> Outcome:
+    return Outcome(**_run(env, core, scenario, "scenarios.py", scenario, json.dumps(asdict(options))))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a task in one tool loop cost on one build of core."""
+
+    calls: list[dict[str, Any]]
+
+    @property
+    def shown(self) -> list[int]:
+        """How many messages the model is shown, call by call."""
+        return [call["messages"] for call in self.calls]
+
+    @property
+    def read(self) -> list[int]:
+        """How many characters the summarizer has read so far, call by call."""
+        return [call["read"] for call in self.calls]
+
+
+def play_tool_loop(base: Base, *, stream: bool = False) -> tuple[Cost, Cost]:
+    """Play the tool loop whose history is summarized on the way, on the unpatched and on the patched core of a base."""
+    options = json.dumps({"calls": TOOL_LOOP_CALLS, "stream": stream})
+    return (
+        Cost(_run(base.env, base.stock, "tool loop", "tool_loop.py", options)),
+        Cost(_run(base.env, base.patched, "tool loop", "tool_loop.py", options)),
+    )
+
+
+def _run(env: Env, core: Path, title: str, script: str, *arguments: str) -> Any:
     done = run(
-        [env.python, _SCRIPT, scenario, json.dumps(asdict(options))],
+        [env.python, _DEMOS / script, *arguments],
         step=STEP,
-        what=f"the scenario {scenario} failed",
+        what=f"the scenario {title} failed",
         cwd=core,
         env=env.environ(core, PYTHONDONTWRITEBYTECODE="1"),
     )
-    return Outcome(**json.loads(done.stdout))
+    return json.loads(done.stdout)
+
+
+def has_tool_loop(layout: Layout, release: Release) -> bool:
+    """Return whether the patched release promises that a summary is paid for once."""
+    return "C13" in contract.promised(layout, release.version)
 
 
 def scenarios_of(release: Release) -> Sequence[str]:
@@ -104,6 +141,30 @@ def show(release: Release, scenario: str, options: Options, stock: Outcome, patc
     console.say("")
 
 
+def show_tool_loop(release: Release, stock: Cost, patched: Cost, *, stream: bool = False) -> None:
+    """Print the table of the tool loop."""
+    mode = "streaming" if stream else "not streaming"
+    title = f"{release.version}, tool loop: {TOOL_LOOP_CALLS} tool calls in one turn, {mode}, summarized on the way"
+    columns = ["call", "the model does", "stock: messages", "patched: messages"]
+    columns += ["stock: characters summarized", "patched: characters summarized"]
+    rows = [
+        [str(call["number"]), str(call["does"]), *map(str, shown), *(f"{number:,}" for number in read)]
+        for call, shown, read in zip(
+            patched.calls,
+            zip(stock.shown, patched.shown, strict=True),
+            zip(stock.read, patched.read, strict=True),
+            strict=True,
+        )
+    ]
+    console.table(title, columns, rows)
+    for name, cost in (("stock", stock), ("patched", patched)):
+        console.say(
+            f"{name + ':':<9}the model is shown {max(cost.shown)} messages at most, "
+            f"and the summarizer reads {cost.read[-1]:,} characters in all"
+        )
+    console.say("")
+
+
 @click.command("demo", short_help="The ten-todo task on stock and patched, side by side.")
 @base_option
 @click.option("--todos", default=10, show_default=True, type=click.IntRange(1, 500), help="How many todos.")
@@ -111,7 +172,7 @@ def show(release: Release, scenario: str, options: Options, stock: Outcome, patc
 @click.option("--history-last", is_flag=True, help="Put the history after the compaction (scenarios with a loop).")
 @pass_layout
 def command(layout: Layout, base: str, todos: int, stream: bool, history_last: bool) -> None:
-    """Show, call by call, how many of its own tool results the model still sees verbatim."""
+    """Show, call by call, how many of its own tool results the model still sees verbatim, and what summaries cost."""
     bases = load(layout).resolve(base)
     check_python()
     options = Options(todos, stream, not history_last)
@@ -122,5 +183,9 @@ def command(layout: Layout, base: str, todos: int, stream: bool, history_last: b
             with console.step(f"{release.version}: play {scenario}"):
                 outcomes = play(ready, scenario, options)
             show(release, scenario, options, *outcomes)
+        if has_tool_loop(layout, release):
+            with console.step(f"{release.version}: play the tool loop"):
+                costs = play_tool_loop(ready, stream=stream)
+            show_tool_loop(release, *costs, stream=stream)
 
     for_each(bases, one)
