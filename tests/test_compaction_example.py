@@ -34,7 +34,7 @@ def base(request: pytest.FixtureRequest) -> Base:
 def play(base: Base, folder: Path, example: str, strategy: str, mode: str) -> dict[str, Any]:
     (folder / "image_mover.py").write_text(example, encoding="utf-8")
     done = run(
-        [base.env.python, Path(__file__).with_name("image_mover_run.py"), strategy, mode],
+        [base.env.python, Path(__file__).parent / "integration/image_mover_run.py", strategy, mode],
         step="example",
         what="the image mover failed",
         cwd=folder,

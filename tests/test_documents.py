@@ -90,20 +90,21 @@ def test_the_readme_names_the_served_releases_and_their_wheels() -> None:
     assert f"the source of {load(LAYOUT).default.version} by hash" in text
 
 
-def test_the_description_of_the_turn_scope_has_every_line_of_its_contract_with_its_tests() -> None:
-    text = (ROOT / "docs/turn-scope.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("document", "letter"), [("docs/turn-scope.md", "T"), ("docs/compaction.md", "C")])
+def test_a_description_has_every_line_of_its_contract_with_its_tests(document: str, letter: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
     promised = {line for row in load(LAYOUT).served for line in contract.promised(LAYOUT, row.version)}
     marked = {file.name: contract.marked(LAYOUT, file) for file in behaviour_files(LAYOUT) if file.suffix == ".py"}
 
     described = {
         row[0].split()[0]: set(re.findall(r"`(test_\w+\.py)`", row[2]))
         for row in rows(text)
-        if re.match(r"T\d+ ", row[0])
+        if re.match(rf"{letter}\d+ ", row[0])
     }
     wrong = {
         (line, name) for line, names in described.items() for name in names if line not in marked.get(name, frozenset())
     }
 
-    assert described.keys() == {line for line in promised if line.startswith("T")}
+    assert described.keys() == {line for line in promised if line.startswith(letter)}
     assert all(described.values())
     assert not wrong
