@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -255,9 +256,10 @@ async def test_every_iteration_is_capped_on_its_own_together_with_its_re_runs(st
 
 @pytest.mark.contract("T17")
 @pytest.mark.parametrize("approval_middleware", [True, False], ids=["approval_middleware", "no_middleware"])
+@pytest.mark.parametrize("stored", [False, True], ids=["kept", "stored"])
 @both_modes
 async def test_a_run_and_its_resumption_after_a_pause_are_capped_together(
-    stream: bool, approval_middleware: bool
+    stream: bool, stored: bool, approval_middleware: bool
 ) -> None:
     work = Work(needs_approval=True)
     agent = Agent(
@@ -272,10 +274,52 @@ async def test_a_run_and_its_resumption_after_a_pause_are_capped_together(
     resumptions = 0
     while (requests := requests_of(response)) and resumptions < 10:
         resumptions += 1
+        if stored:
+            session = AgentSession.from_dict(json.loads(json.dumps(session.to_dict())))
         response = await run_turn(agent, answer_to(*requests), stream=stream, session=session)
 
     assert response.messages[-1].text == "stopped"
     assert work.executed == 3
+
+
+@pytest.mark.contract("T12")
+@pytest.mark.contract("T17")
+@pytest.mark.parametrize("approval_middleware", [True, False], ids=["approval_middleware", "no_middleware"])
+@both_modes
+async def test_a_pause_leaves_nothing_in_the_session_beside_its_approval_state(
+    stream: bool, approval_middleware: bool
+) -> None:
+    """A host that stores approval state in a place of its own, as AG-UI does, finds the budget in it."""
+    agent = Agent(
+        client=RestlessClient(max_iterations=3),
+        tools=[Work(needs_approval=True).tool],
+        context_providers=[InMemoryHistoryProvider()],
+        middleware=[ToolApprovalMiddleware()] if approval_middleware else [],
+    )
+    session = agent.create_session()
+
+    paused = await run_turn(agent, "task", stream=stream, session=session)
+
+    assert requests_of(paused)
+    assert session.state.keys() <= {InMemoryHistoryProvider.DEFAULT_SOURCE_ID, "tool_approval"}
+
+
+@pytest.mark.contract("T12")
+@pytest.mark.contract("T17")
+@both_modes
+async def test_an_answered_pause_leaves_no_budget_behind(stream: bool) -> None:
+    """A guard, green without the turn scope too."""
+    agent = Agent(
+        client=RestlessClient(40, {2: "done"}),
+        tools=[Work(needs_approval=True).tool],
+        context_providers=[InMemoryHistoryProvider()],
+    )
+    session = agent.create_session()
+
+    paused = await run_turn(agent, "task", stream=stream, session=session)
+    await run_turn(agent, answer_to(*requests_of(paused)), stream=stream, session=session)
+
+    assert not session.state["tool_approval"]
 
 
 @pytest.mark.contract("T17")
