@@ -1,10 +1,12 @@
 """What a person sees: progress with elapsed time on the error stream, results on the output stream.
 
-Plain lines when the stream is not a terminal, so that a log of a build server reads well.
+Plain lines when the stream is not a terminal, so that a log of a build server reads well: one when a step begins, one
+a minute while it goes on, one when it ends.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,9 @@ from rich.table import Table
 
 out = Console(highlight=False, soft_wrap=True)
 _WIDEST = 10_000
+
+PULSE = 60.0
+"""Seconds after which a step that goes on says so again, where nothing can be written over."""
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -35,16 +40,19 @@ class Progress:
         self._started = time.monotonic()
 
     def note(self, text: str) -> None:
-        """Say how far the step is; shown on a terminal only."""
+        """Say how far the step is; shown at once on a terminal, with the next line of the step elsewhere."""
         self._note = text
 
     @property
     def elapsed(self) -> float:
         return time.monotonic() - self._started
 
-    def __rich__(self) -> str:
+    def __str__(self) -> str:
         note = f" {self._note}" if self._note else ""
-        return escape(f"{self.title} ... {self.elapsed:.0f} s{note}")
+        return f"{self.title} ... {self.elapsed:.0f} s{note}"
+
+    def __rich__(self) -> str:
+        return escape(str(self))
 
 
 @contextmanager
@@ -63,8 +71,27 @@ def step(title: str) -> Generator[Progress]:
             yield progress
     else:
         err.print(escape(f"{title} ..."))
-        yield progress
+        with _pulse(progress):
+            yield progress
     err.print(escape(f"{title}: {progress.outcome} ({progress.elapsed:.1f} s)"))
+
+
+@contextmanager
+def _pulse(progress: Progress) -> Generator[None]:
+    """Print a line of a step every now and then, so that nobody takes it for dead."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(PULSE):
+            err.print(progress)
+
+    thread = threading.Thread(target=beat, name=progress.title, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -173,7 +173,7 @@ def tooling_tests(layout: Layout, bases: Sequence[Release], gate: Gate) -> None:
     """
     log = layout.build / "logs" / "tooling.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, console.step("tests of the tooling") as progress:
+    with tempfile.TemporaryDirectory() as folder, console.step("tooling: tests") as progress:
         report_log = Path(folder) / "report.jsonl"
         done = run(
             [sys.executable, "-m", "pytest", "-n", str(workers()), "--report-log", report_log, "tests"],
@@ -208,13 +208,14 @@ def run_tooling(session: Session, layout: Layout, bases: Sequence[Release]) -> N
     ):
 
         def check(gate: Gate, name: str = name, arguments: tuple[str, ...] = arguments) -> None:
-            run(
-                [bin_ / arguments[0], *arguments[1:]],
-                step=name,
-                what=f"{name} is not clean",
-                cwd=layout.root,
-                env=python_env(PYRIGHT_PYTHON_IGNORE_WARNINGS="1"),
-            )
+            with console.step(f"tooling: {name}"):
+                run(
+                    [bin_ / arguments[0], *arguments[1:]],
+                    step=name,
+                    what=f"{name} is not clean",
+                    cwd=layout.root,
+                    env=python_env(PYRIGHT_PYTHON_IGNORE_WARNINGS="1"),
+                )
 
         session.gate("tooling", name, check)
     session.gate("tooling", "tests", lambda gate: tooling_tests(layout, bases, gate))
