@@ -191,6 +191,78 @@ def test_named_tests_are_shown_without_and_with_the_patches(gated: GatedProject)
     assert outcome.out.splitlines()[-1] == "2 passed, 1 failed"
 
 
+CLASSES = f"""{COPYRIGHT}
+import pytest
+
+from agent_framework import answer
+
+
+class TestAnswer:
+    @pytest.mark.parametrize("value", ["42", "a::b"])
+    def test_is(self, value: str) -> None:
+        assert str(answer()) == value
+
+
+class TestAnswers:
+    def test_is_a_number(self) -> None:
+        assert isinstance(answer(), int)
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (
+            f"python/packages/core/{TEST}",
+            {
+                f"{TEST}::test_is_no_other[41]": "failed passed",
+                f"{TEST}::test_is_no_other[43]": "passed passed",
+                f"{TEST}::test_is_the_answer": "failed passed",
+            },
+        ),
+        (
+            "tests/core/test_classes.py::TestAnswer",
+            {
+                "tests/core/test_classes.py::TestAnswer::test_is[42]": "failed passed",
+                "tests/core/test_classes.py::TestAnswer::test_is[a::b]": "failed failed",
+            },
+        ),
+    ],
+    ids=["a file", "a class"],
+)
+def test_a_file_or_a_class_is_all_of_its_tests(gated: GatedProject, named: str, expected: dict[str, str]) -> None:
+    gated.patches(FIX)
+    gated.behaviour({"tests/core/test_classes.py": CLASSES})
+
+    outcome = gated.run("test", "--tests", named)
+
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in outcome.out.splitlines() if "::" in line]
+    assert {row[0]: " ".join(row[1:]) for row in rows if row} == expected
+    assert ": not found" not in outcome.out
+    assert outcome.code == ("failed failed" in expected.values())
+
+
+def test_a_file_that_cannot_be_imported_or_is_not_there_is_told(gated: GatedProject) -> None:
+    gated.patches(FIX)
+    gated.behaviour({"tests/core/test_broken.py": f"{COPYRIGHT}\nimport nowhere\n"})
+
+    outcome = gated.run("test", "--tests", "tests/core/test_broken.py tests/core/test_absent.py")
+
+    assert outcome.code == 1
+    assert "tests/core/test_broken.py: ModuleNotFoundError: No module named 'nowhere'" in outcome.out
+    assert "tests/core/test_absent.py: not found" in outcome.out
+
+
+def test_the_progress_of_many_named_tests_is_a_short_line(gated: GatedProject) -> None:
+    gated.patches(FIX)
+    names = [f"{TEST}::test_is_the_answer", *(f"{TEST}::test_{number}" for number in range(30))]
+
+    outcome = gated.run("test", "--tests", " ".join(names))
+
+    assert f"1.0.0: {names[0]} and 30 more, patched ..." in outcome.err.splitlines()
+    assert max(len(line) for line in outcome.err.splitlines()) < 120
+
+
 def test_the_unpatched_suite_is_run_once(gated: GatedProject, monkeypatch: pytest.MonkeyPatch) -> None:
     gated.patches(FIX)
     base = prepare(gated.layout, releases.load(gated.layout).default)

@@ -74,7 +74,7 @@ def run_named(base: Base, commit: str, tests: Collection[str], log: str) -> Repo
     Args:
         base: The base.
         commit: The commit.
-        tests: Ids of behaviour tests or of upstream's, with or without parameters.
+        tests: Ids of behaviour tests or of upstream's, with or without parameters, or of files or classes of them.
         log: The name under which what pytest printed is kept.
     """
     core = base.core(commit)

@@ -23,10 +23,12 @@ from patchset.prepared import Base, prepare
 from patchset.proc import Git, python_env, run, tail
 from patchset.releases import Release, load
 from patchset.reports import Outcome, Report, read_file
-from patchset.suites import counts, covers, slug, tree, workers
+from patchset.suites import contains, counts, covers, slug, tree, workers
 from patchset.summary import Gate, Session, listed
 
 STEP = "test"
+
+_PACKAGE = "packages/core/"
 
 
 def _again(base: Base, broken: Mapping[str, str]) -> str:
@@ -222,20 +224,28 @@ def run_tooling(session: Session, layout: Layout, bases: Sequence[Release]) -> N
 
 
 def named_tests(session: Session, base: Base, tests: Sequence[str]) -> None:
-    """Run some tests alone, unpatched and patched, and show what each does."""
+    """Run some tests alone, unpatched and patched, and show what each does.
+
+    Args:
+        session: Where the outcome is noted.
+        base: The base.
+        tests: Ids of tests, of classes or of files, as pytest takes them in the core package.
+    """
+    tests = [test.removeprefix("python/").removeprefix(_PACKAGE) for test in tests]
+    named = tests[0] if len(tests) == 1 else f"{tests[0]} and {len(tests) - 1} more"
     reports: list[Report] = []
     for kind, commit in (("unpatched", base.applied.base), ("patched", base.applied.commit)):
-        with console.step(f"{base.name}: {' '.join(tests)}, {kind}") as progress:
+        with console.step(f"{base.name}: {named}, {kind}") as progress:
             reports.append(behaviour.run_named(base, commit, tests, slug(f"{base.name} named {kind}")))
             progress.outcome = counts(reports[-1])
     stock, patched = reports
-    names = sorted(stock.tests.keys() | patched.tests.keys() | stock.uncollected.keys() | patched.uncollected.keys())
+    names = sorted(_names(stock) | _names(patched))
     rows = [[name, _ended(stock, name), _ended(patched, name)] for name in names]
     console.table(f"{base.name}, alone", ["test", "unpatched", "patched"], rows)
 
     def judge_named(gate: Gate) -> None:
         gate.tests_passed, gate.tests_failed = len(patched.passed), len(patched.broken)
-        absent = [test for test in tests if not any(covers(test, name) for name in patched.tests)]
+        absent = [test for test in tests if not any(contains(test, name) for name in _names(patched))]
         if patched.broken or absent:
             raise PatchsetError(
                 "named tests",
@@ -247,26 +257,37 @@ def named_tests(session: Session, base: Base, tests: Sequence[str]) -> None:
     session.gate(base.name, "named tests", judge_named)
 
 
+def _names(report: Report) -> set[str]:
+    return report.tests.keys() | report.uncollected.keys() | report.left_out.keys()
+
+
 def _ended(report: Report, name: str) -> str:
     if name in report.tests:
         return report.tests[name].outcome.value
-    return "not importable" if name in report.uncollected else "not found"
+    if name in report.uncollected:
+        return "not importable"
+    return "left out" if name in report.left_out else "not found"
 
 
 @click.command("test", short_help="Run every gate on the patched checkout.")
 @base_option
-@click.option("--tests", default="", help="Ids of tests: run them alone, unpatched and patched, and nothing else.")
+@click.option(
+    "--tests",
+    default="",
+    help="Ids of tests, classes or files: run them alone, unpatched and patched, and nothing else.",
+)
 @pass_layout
 def command(layout: Layout, base: str, tests: str) -> None:
     """Run upstream's gates on the patched checkout, the behaviour tests and the tests of the tooling."""
     bases = load(layout).resolve(base)
     check_python()
     session = Session()
+    named = tests.split()
     for release in bases:
-        if tests:
-            named_tests(session, prepare(layout, release), tests.split())
+        if named:
+            named_tests(session, prepare(layout, release), named)
         else:
             run_base(session, layout, release)
-    if not tests:
+    if not named:
         run_tooling(session, layout, bases)
     sys.exit(session.finish("make test"))

@@ -200,6 +200,11 @@ def covers(named: str, test: str) -> bool:
     return named in {test, test.partition("[")[0]}
 
 
+def contains(named: str, test: str) -> bool:
+    """Return whether `named`, the id of a test, a class or a file, has the test `test` in it."""
+    return covers(named, test) or test.startswith(f"{named}::")
+
+
 def files_of(named: Iterable[str]) -> list[str]:
     """Return the files of test ids, each once."""
     return sorted({name.partition("::")[0] for name in named})

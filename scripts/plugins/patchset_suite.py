@@ -12,11 +12,11 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that names a JSON list of test ids.
+    """Add the option that names a JSON list of ids.
 
     Pytest itself runs nothing at all when one of several ids on its command line is not found.
     """
-    parser.addoption("--only", metavar="FILE", help="run the tests of this JSON list, whatever parameters they have")
+    parser.addoption("--only", metavar="FILE", help="run the tests, classes and files of this JSON list")
     parser.addoption("--lines", metavar="LINES", help="leave out tests about a contract line that is not one of these")
 
 
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out: list[pytest.Item] = []
     if file := config.getoption("--only"):
         wanted = set(json.loads(Path(file).read_text(encoding="utf-8")))
-        left_out += [item for item in items if not {item.nodeid, item.nodeid.partition("[")[0]} & wanted]
+        left_out += [item for item in items if not names(item) & wanted]
     if lines := config.getoption("--lines"):
         left_out += [item for item in items if not contract(item) <= set(lines.split(","))]
     dropped = set(left_out)
@@ -39,6 +39,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=list(dropped))
     for item in items:
         item.user_properties.extend(("contract", line) for line in sorted(contract(item)))
+
+
+def names(item: pytest.Item) -> set[str]:
+    """Return the ids that ask for a test: its own, that without parameters, and those of its classes and its file."""
+    parts = item.nodeid.partition("[")[0].split("::")
+    return {item.nodeid, *("::".join(parts[:end]) for end in range(1, len(parts) + 1))}
 
 
 def contract(item: pytest.Item) -> set[str]:
