@@ -111,6 +111,7 @@ def test_a_patch_that_does_not_apply_to_the_clone(project: Project, clone: Path,
     outcome = project.run("apply", "--upstream", str(clone), "--ref", "python-1.0.0")
     assert outcome.code == 1
     assert AGENTS in outcome.out, "the difference is told first"
+    assert "\napply: patch 1 of 1 (0001-Python-Change-the-fifth-line.patch): " in outcome.err
     assert state in outcome.err
     assert f"or give up: git -C build/checkouts/upstream-python-1.0.0 am --abort && make apply UPSTREAM={clone}" in (
         outcome.err

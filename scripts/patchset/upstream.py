@@ -7,6 +7,7 @@ against the pinned archive first: a clone that differs from what was released ex
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,7 +107,8 @@ def apply_to(layout: Layout, releases: Releases, upstream: str, ref: str, base: 
     """
     source = _source(upstream)
     name = re.sub(r"[^A-Za-z0-9.]+", "-", f"upstream {ref}").strip("-.")
-    arguments = f"UPSTREAM={upstream}" + (f" REF={ref}" if ref else "") + (f" BASE={base}" if base else "")
+    given = {"UPSTREAM": upstream, "REF": ref, "BASE": base}
+    arguments = " ".join(f"{key}={shlex.quote(value)}" for key, value in given.items() if value)
     checkout = Checkout(layout, layout.checkout(name), ref or "the HEAD of the clone", arguments, None)
     with one_at_a_time(layout):
         if checkout.path.exists():
@@ -115,7 +117,8 @@ def apply_to(layout: Layout, releases: Releases, upstream: str, ref: str, base: 
             _apply(checkout, git, releases, source, ref, base)
             return
         with new_folder(layout) as folder:
-            git = init_repository(folder)
+            init_repository(folder)
+            git = Git(folder, step=STEP)
             try:
                 _apply(checkout, git, releases, source, ref, base)
             except PatchsetError:
