@@ -129,7 +129,14 @@ def test_work_in_the_clones_checkout_is_left_alone(project: Project, clone: Path
     assert "has uncommitted changes" in project.bad(2, "apply", "--upstream", str(clone))
     commit(made, "Mine")
     message = project.bad(2, "apply", "--upstream", str(clone))
-    assert "keep them: git -C build/checkouts/upstream branch mine" in message
+    back = "git -C build/checkouts/upstream reset --hard refs/patchset/series"
+    again = f"then: make apply UPSTREAM={clone}"
+    assert f"keep them on a branch: git -C build/checkouts/upstream branch mine && {back}, {again}\n" in message
+    assert f"or drop them: {back}, {again}\n" in message
+    for command in ("branch mine", "reset --quiet --hard refs/patchset/series"):
+        plain_git(made, *command.split())
+    assert "nothing to do" in project.good("apply", "--upstream", str(clone)).out
+    assert plain_git(made, "log", "-1", "--format=%s", "mine") == "Mine"
 
 
 def test_a_core_that_is_not_served_asks_for_a_base(project: Project, clone: Path) -> None:

@@ -150,9 +150,8 @@ def guard_clean(checkout: Checkout, git: Git) -> None:
         return
     shown = changed[:10] + ([f"... and {len(changed) - 10} more"] if len(changed) > 10 else [])
     where = checkout.shown
-    keep = f"git -C {where} add --all && git -C {where} commit" + (
-        f", then: {checkout.export}" if checkout.export else ""
-    )
+    keep = f"git -C {where} add --all && git -C {where} commit, then: "
+    keep += checkout.export or f"make apply {checkout.arguments}, which says how to go on"
     raise PatchsetError(
         git.step,
         f"{where} has uncommitted changes; it is left alone",
@@ -195,14 +194,18 @@ def guard_commits(checkout: Checkout, git: Git) -> None:
     if head in known:
         return
     commits = git("log", "--oneline", "--max-count=10", f"{known[-1]}..HEAD") if known else ""
-    keep = f"keep them as patches: {checkout.export}" if checkout.export else f"keep them: git -C {where} branch mine"
     back = f"git -C {where} reset --hard {SERIES_REF if len(known) > 1 else BASE_REF}"
+    then = f"{back}, then: make apply {checkout.arguments}"
+    if checkout.export:
+        keep = f"keep them as patches: {checkout.export}"
+    else:
+        keep = f"keep them on a branch: git -C {where} branch mine && {then}"
     raise PatchsetError(
         git.step,
         f"{where} has commits that are not in the series; it is left alone",
         where=where,
         output=commits or f"HEAD is at {head[:12]}, before the tip of the series",
-        next=f"{keep}\nor drop them: {back}, then: make apply {checkout.arguments}",
+        next=f"{keep}\nor drop them: {then}",
         exit_code=USAGE,
     )
 
@@ -219,6 +222,15 @@ def guard(checkout: Checkout, git: Git) -> None:
     guard_clean(checkout, git)
 
 
+def removal_advice(checkout: Checkout) -> str:
+    """Return how to get a checkout with somebody's work out of the way, whatever kind of checkout and of work it is."""
+    where = checkout.shown
+    return (
+        f"keep it: mv {where} ../{checkout.path.name}.kept, then the same command again\n"
+        f"or drop it: rm -rf {where}, then the same command again"
+    )
+
+
 def guard_other_work(checkout: Checkout, git: Git) -> None:
     """Refuse to remove a checkout with a stash, or a branch of somebody's own.
 
@@ -232,7 +244,7 @@ def guard_other_work(checkout: Checkout, git: Git) -> None:
             git.step,
             f"{where} has work that would be lost: {', '.join(kept)}",
             where=where,
-            next=f"keep it: git -C {where} bundle create ../../../kept.bundle --all\nor drop it: rm -rf {where}",
+            next=removal_advice(checkout),
             exit_code=USAGE,
         )
 
