@@ -31,13 +31,18 @@ def promise(project: Project, *lines: str, version: str = "1.0.0") -> None:
         opened.write(f'[base."{version}"]\nlines = {list(lines)}\n')
 
 
+def minimum(project: Project, *versions: str) -> None:
+    lines = "".join(f'"{version}" = 1\n' for version in versions)
+    (project.layout.series("1.0") / "expected-changes.toml").write_text(f"[minimum]\n{lines}")
+
+
 @pytest.fixture
 def kept(project: Project) -> Project:
     """A project in which nothing is wrong."""
     promise(project, "T1")
     write_test(project, TESTS)
     project.series(FIRST, SECOND)
-    (project.layout.series("1.0") / "expected-changes.toml").write_text("[minimum]\n")
+    minimum(project, "1.0.0")
     project.good("apply")
     project.good("export")
     return project
@@ -173,7 +178,7 @@ def test_a_file_that_is_no_part_of_a_series(kept: Project) -> None:
 def test_a_line_without_patches_and_patches_without_a_line(kept: Project) -> None:
     kept.layout.series("1.0").rename(kept.layout.series("2.0"))
     kept.layout.series("1.0").mkdir()
-    (kept.layout.series("1.0") / "expected-changes.toml").write_text("[minimum]\n")
+    minimum(kept, "1.0.0")
     assert complaints(kept) == [
         "patches/1.0: the line is served and has no patch",
         "patches/2.0: no release is served by it",
@@ -191,6 +196,7 @@ def test_a_series_has_to_apply_to_every_release_that_its_line_serves(kept: Proje
 def test_hunks_may_move_on_an_older_release_of_the_line(kept: Project) -> None:
     kept.release("0.9.0", line="1.0", core={AGENTS: b"# moved\n" + edited()})
     promise(kept, "T1", version="0.9.0")
+    minimum(kept, "0.9.0", "1.0.0")
     kept.good("lint")
 
 
@@ -200,6 +206,20 @@ def test_a_patch_outside_of_the_package(kept: Project) -> None:
     kept.git("commit", "--quiet", "--amend", "--no-edit")
     kept.good("export")
     assert complaints(kept) == [f"{SECOND_FILE}: touches notes.md, outside of python/"]
+
+
+def test_a_served_release_without_a_minimum(kept: Project) -> None:
+    kept.release("0.9.0", line="1.0")
+    promise(kept, "T1", version="0.9.0")
+    complaint = "patches/1.0/expected-changes.toml: no minimum for 0.9.0: say how many of upstream's tests pass on it"
+    assert complaints(kept) == [f"{complaint} unpatched"]
+
+
+def test_a_served_release_that_the_contract_does_not_speak_of_is_told_once(kept: Project) -> None:
+    kept.release("0.9.0", line="1.0")
+    minimum(kept, "0.9.0", "1.0.0")
+    message = kept.bad(2, "lint")
+    assert message.count("contract.toml does not say what 0.9.0 promises") == 1
 
 
 def test_a_promise_without_a_test(kept: Project) -> None:
@@ -293,6 +313,7 @@ def test_a_number_does_not_go_back(tagged: Project) -> None:
 def test_a_newly_served_release_begins_where_it_likes(tagged: Project) -> None:
     tagged.release("0.9.0", line="1.0")
     promise(tagged, "T1", version="0.9.0")
+    minimum(tagged, "0.9.0", "1.0.0")
     tagged.good("lint")
 
 
