@@ -193,11 +193,27 @@ def test_files_that_do_not_go_together(
 
 @pytest.mark.usefixtures("index")
 def test_a_release_that_cannot_be_had_leaves_nothing(project: Project) -> None:
-    message = project.bad(1, "try", "--base", "9.9.9")
+    publish(project, "1.1.0")
 
-    assert "agent_framework_core-9.9.9.tar.gz could not be downloaded: the package index does not have it" in message
+    message = project.bad(2, "try", "--base", "9.9.9")
+
+    assert "fetch: the package index has no source of agent-framework-core 9.9.9\n" in message
+    assert "state: the newest that it has: 1.1.0, 1.0.0\n" in message
+    assert "next:  give a release that there is as BASE=, as in: make try BASE=1.1.0\n" in message
+    assert "build/cache" not in message
     assert list((project.layout.build / "try").iterdir()) == []
     assert not list(project.layout.cache.glob("*9.9.9*"))
+
+
+def test_an_index_that_has_nothing_at_all_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(project.layout.root / "empty"))
+    (project.layout.root / "empty").mkdir()
+
+    message = project.bad(2, "try", "--base", "9.9.9")
+
+    assert "state: it has none of agent-framework-core at all\n" in message
+    assert "next:  check pip's index settings (pip config list)\n" in message
 
 
 def test_an_archive_that_is_another_one_than_was_recorded_is_refused(index: Project) -> None:

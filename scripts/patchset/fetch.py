@@ -7,19 +7,23 @@ says is never used, and a download reaches the cache only when it is complete an
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from patchset import console
-from patchset.errors import PatchsetError
+from patchset.errors import USAGE, PatchsetError
 from patchset.indexes import pip_env
 from patchset.paths import Layout
 from patchset.proc import run, tail
 from patchset.releases import Release
 
 STEP = "fetch"
+
+_VERSIONS = re.compile(r"\(from versions: ([^)]+)\)")
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,22 @@ def _not_published(layout: Layout, archive: Archive, wrong: str) -> PatchsetErro
     )
 
 
+def _no_such_release(archive: Archive, printed: str) -> PatchsetError:
+    """Return what a person is told who asked for a release that is not published, as far as the index says."""
+    listed = _VERSIONS.search(printed)
+    versions = listed[1].split(", ") if listed and listed[1] != "none" else []
+    newest = versions[-_SHOWN:][::-1]
+    return PatchsetError(
+        STEP,
+        f"the package index has no source of {archive.project} {archive.version}",
+        state=f"the newest that it has: {', '.join(newest)}" if newest else f"it has none of {archive.project} at all",
+        next=f"give a release that there is as BASE=, as in: make try BASE={newest[0]}"
+        if newest
+        else "check pip's index settings (pip config list)",
+        exit_code=USAGE,
+    )
+
+
 def _download(layout: Layout, archive: Archive, folder: Path) -> None:
     requirement = folder / "requirement.txt"
     pinned = f" --hash=sha256:{archive.sha256}" if archive.sha256 else ""
@@ -169,6 +189,8 @@ def _download(layout: Layout, archive: Archive, folder: Path) -> None:
     signs = ("Could not fetch URL", "Retrying (", "Connection", "IncompleteRead", "timed out")
     unreachable = any(sign in line for line in lines for sign in signs)
     said = [line for line in lines if line.startswith(("ERROR: ", "WARNING: ", "Could not fetch URL"))]
+    if not unreachable and not pinned and "No matching distribution found" in printed:
+        raise _no_such_release(archive, printed)
     raise PatchsetError(
         STEP,
         f"{archive.filename} could not be downloaded: "
