@@ -95,6 +95,27 @@ def test_a_test_that_the_patches_break_is_named(family: GatedProject) -> None:
     assert "alone, patched" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("os.kill(os.getpid(), 9)", "pytest did not come to its end, it left with status -9"),
+        ("pytest.exit('enough', returncode=4)", "pytest left with status 4"),
+    ],
+)
+def test_a_suite_that_does_not_come_to_its_end_names_its_log(family: GatedProject, end: str, said: str) -> None:
+    suite = f"import os\n{KEPT}\n\ndef test_ends_it_all() -> None:\n    {end}\n"
+    family.release("1.0.0", line="1.0", core=CORE, workspace=WORKSPACE | files(suite, "packages/extra/"))
+
+    outcome = family.run("siblings")
+
+    assert outcome.code == 1
+    assert f"1.0.0: agent-framework-extra: tests: {said}" in outcome.out
+    log = "build/logs/1.0.0-the-suite-of-agent-framework-extra-unpatched.log"
+    assert f"where: {log}\n" in outcome.out
+    assert f"next:  read {log}, then the same command again\n" in outcome.out
+    assert (family.layout.root / log).is_file()
+
+
 def test_a_suite_that_has_shrunk_is_told(family: GatedProject) -> None:
     write(family, minimum=4)
 

@@ -72,7 +72,12 @@ def run_pytest(folder: Path, files: Mapping[str, str], *arguments: str) -> Repor
     command += ["-c", "/dev/null", "--continue-on-collection-errors", "--report-log", str(log), *arguments, *files]
     done = subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(PLUGINS)}, capture_output=True, check=False)
     assert log.is_file(), done.stderr.decode()
-    return reports.read_file(log)
+    return read(log)
+
+
+def read(log: Path, status: int = 0) -> Report:
+    """Read a report log as of a run that left with `status`."""
+    return reports.read_file(log, where="build/logs/it.log", status=status, printed="gw0 crashed")
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -138,10 +143,17 @@ def test_a_log_that_was_cut_off_is_no_report(tmp_path: Path) -> None:
     log = tmp_path / "report.jsonl"
     log.write_text("".join(log.read_text().splitlines(True)[:-1]))
 
-    with pytest.raises(PatchsetError, match="did not come to its end"):
-        reports.read_file(log)
-    with pytest.raises(PatchsetError, match="did not come to its end"):
-        reports.read_file(tmp_path / "absent")
+    with pytest.raises(PatchsetError) as raised:
+        read(log, -9)
+    assert raised.value.render() == (
+        "tests: pytest did not come to its end, it left with status -9\n"
+        "  | gw0 crashed\n"
+        "  where: build/logs/it.log\n"
+        "  state: a signal ended it, as it does when memory runs out\n"
+        "  next:  read build/logs/it.log, then the same command again"
+    )
+    with pytest.raises(PatchsetError, match="did not come to its end, it left with status 3"):
+        read(tmp_path / "absent", 3)
 
 
 # region comparing

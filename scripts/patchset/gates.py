@@ -187,7 +187,8 @@ def tooling_tests(layout: Layout, bases: Sequence[Release], gate: Gate) -> None:
             check=False,
         )
         log.write_bytes(done.stdout + done.stderr)
-        report = read_file(report_log)
+        printed = tail((done.stdout + done.stderr).decode("utf-8", "replace"))
+        report = read_file(report_log, where=layout.show(log), status=done.returncode, printed=printed)
         progress.outcome = counts(report)
     gate.tests_passed, gate.tests_failed = len(report.passed), len(report.broken)
     gate.note = f"{report.count(Outcome.SKIPPED)} skipped" if report.count(Outcome.SKIPPED) else ""
@@ -195,7 +196,7 @@ def tooling_tests(layout: Layout, bases: Sequence[Release], gate: Gate) -> None:
         raise PatchsetError(
             "tests",
             f"{len(report.broken)} tests of the tooling fail",
-            output="\n".join(listed(report.broken)) or tail((done.stdout + done.stderr).decode("utf-8", "replace")),
+            output="\n".join(listed(report.broken)) or printed,
             where=layout.show(log),
         )
 

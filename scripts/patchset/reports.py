@@ -133,13 +133,28 @@ def _add(report: Report, entry: dict[str, Any]) -> None:
     report.tests[name] = Result(ended, message, contract)
 
 
-def read_file(path: Path) -> Report:
+def read_file(path: Path, *, where: str, status: int, printed: str) -> Report:
     """Return the report of a finished run.
+
+    Args:
+        path: The report log.
+
+    Keyword Args:
+        where: The file that keeps what pytest printed.
+        status: The status that pytest left with.
+        printed: The end of what it printed.
 
     Raises:
         PatchsetError: The log is missing or was cut off: pytest did not come to its end.
     """
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     if not lines or "SessionFinish" not in lines[-1]:
-        raise PatchsetError(STEP, "pytest did not come to its end")
+        raise PatchsetError(
+            STEP,
+            f"pytest did not come to its end, it left with status {status}",
+            where=where,
+            state="a signal ended it, as it does when memory runs out" if status < 0 else None,
+            next=f"read {where}, then the same command again",
+            output=printed,
+        )
     return read(lines)

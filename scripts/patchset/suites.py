@@ -169,15 +169,20 @@ def run_tests(
             check=False,
         )
         printed_to.write_bytes(done.stdout + done.stderr)
-        report = reports.read_file(report_log) if report_log.is_file() else Report()
+        where = target.layout.show(printed_to)
+        printed = tail((done.stdout + done.stderr).decode("utf-8", "replace"))
+        report = Report()
+        if report_log.is_file():
+            report = reports.read_file(report_log, where=where, status=done.returncode, printed=printed)
         if done.returncode in {0, 1, _NOTHING_COLLECTED} or (done.returncode == 2 and report.uncollected):
             return report
     raise PatchsetError(
         STEP,
         f"pytest left with status {done.returncode}",
-        where=target.layout.show(printed_to),
+        where=where,
         state=shlex.join(str(word) for word in command),
-        output=tail((done.stdout + done.stderr).decode("utf-8", "replace")),
+        next=f"read {where}, then the same command again",
+        output=printed,
     )
 
 
