@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent_framework import SummarizationStrategy
+from agent_framework import ChatMiddleware, Message, SummarizationStrategy, apply_compaction, included_messages
 
 from ._compaction_helpers import (
     Summarizer,
@@ -16,11 +17,13 @@ from ._compaction_helpers import (
     all_stores,
     assert_all_told,
     assert_prompts_tell_everything,
+    assert_sound_history,
     both_modes,
     both_persistences,
     every_axis,
     make_store,
     markers,
+    summary_message,
     summary_of,
 )
 
@@ -174,6 +177,74 @@ async def test_a_reused_id_does_not_make_a_summary_be_paid_twice(
     assert talk.summarizer.inputs
     assert {marker: n for marker, n in talk.summarizer.times_read().items() if n > 1} == {}
     assert_all_told(talk, await talk.load())
+
+
+# endregion
+
+# region Somebody's own strategy
+
+
+def _own_strategy(talk: Talk) -> Any:
+    """Return a strategy that calls every summary it makes by the same id."""
+
+    async def summarize(messages: list[Message]) -> bool:
+        shown = included_messages(messages)
+        if len(shown) <= 3:
+            return False
+        answer = await talk.summarizer.get_response([Message("system", [""]), *shown[:-2]])
+        ids = [message.message_id or "" for message in shown[:-2]]
+        messages.insert(0, summary_message("summary-1", ids, answer.text))
+        return True
+
+    return summarize
+
+
+@pytest.mark.contract("C13")
+@both_modes
+@all_stores
+@pytest.mark.parametrize("place", ["in_run", "before", "after"])
+async def test_one_id_for_every_summary_does_not_make_it_be_paid_twice(
+    streaming: bool, store_kind: str, place: str, tmp_path: Path
+) -> None:
+    talk = Talk(make_store(store_kind, tmp_path), streaming, attach_compaction=True)
+    setattr(talk, place, _own_strategy(talk))
+    talk.agent = talk.make_agent(talk.client, talk.in_run)
+
+    for _ in range(7):
+        await talk.turn()
+
+    assert len(talk.summarizer.inputs) >= 5
+    assert {marker: n for marker, n in talk.summarizer.times_read().items() if n > 1} == {}
+    assert max(talk.client.request_sizes) <= 5
+    assert len([message for message in talk.stored() if summary_of(message)]) == len(talk.summarizer.inputs)
+    assert_sound_history(talk, await talk.load())
+
+
+class _SummarizeUnderOneId(ChatMiddleware):
+    def __init__(self, talk: Talk) -> None:
+        self._strategy = _own_strategy(talk)
+
+    async def process(self, context: Any, call_next: Any) -> None:
+        context.messages = await apply_compaction(list(context.messages), strategy=self._strategy)
+        await call_next()
+
+
+@pytest.mark.contract("C6")
+@both_modes
+@pytest.mark.parametrize("store_kind", ["memory", "file"])
+async def test_every_summary_of_a_middleware_that_uses_one_id_is_stored(
+    streaming: bool, store_kind: str, tmp_path: Path
+) -> None:
+    talk = Talk(make_store(store_kind, tmp_path), streaming, attach_compaction=True)
+    talk.middleware = [_SummarizeUnderOneId(talk)]
+    talk.agent = talk.make_agent(talk.client)
+
+    for calls in (2, 2, 0, 1):
+        await talk.turn(calls=calls)
+
+    assert {marker: n for marker, n in talk.summarizer.times_read().items() if n > 1} == {}
+    assert len([message for message in talk.stored() if summary_of(message)]) == len(talk.summarizer.inputs)
+    assert_sound_history(talk, await talk.load())
 
 
 # endregion

@@ -31,6 +31,7 @@ from ._compaction_helpers import (
     ask,
     assert_paired,
     both_modes,
+    both_persistences,
     call,
     cover,
     every_axis,
@@ -305,3 +306,37 @@ async def test_a_budget_that_fits_gives_no_warning(name: str, caplog: pytest.Log
 
 
 # endregion
+
+
+@pytest.mark.contract("C3")
+@both_modes
+@both_persistences
+async def test_a_run_over_its_budget_warns_once(
+    streaming: bool, per_call: bool, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    talk = Talk(make_store("memory", tmp_path), streaming, per_call)
+    strategy = TruncationStrategy(max_n=2, compact_to=1, tokenizer=CharacterEstimatorTokenizer())
+    talk.agent = talk.make_agent(talk.client, strategy)
+
+    with caplog.at_level(logging.WARNING):
+        await talk.turn(calls=4)
+
+    assert len(talk.client.requests) == 5
+    assert len([record for record in caplog.records if "budget" in record.getMessage()]) == 1
+
+
+@pytest.mark.contract("C3")
+@both_modes
+@both_persistences
+async def test_a_question_whose_answer_the_caller_began_stays(
+    streaming: bool, per_call: bool, tmp_path: Path
+) -> None:
+    talk = Talk(make_store("memory", tmp_path), streaming, per_call)
+    talk.agent = talk.make_agent(talk.client, SlidingWindowStrategy(keep_last_groups=1))
+    await talk.turn(calls=1)
+    talk.client.script(call("2.0"), call("2.1"), say("a2"))
+
+    await ask(talk.agent, [user("u2"), say("begun")], session=talk.session, streaming=streaming)
+
+    for request in talk.client.requests[2:]:
+        assert "u2" in markers(request)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from agent_framework import (
+    Agent,
+    AgentSession,
     Message,
     TruncationStrategy,
     annotate_message_groups,
@@ -350,3 +352,49 @@ async def test_in_run_requests_do_not_depend_on_generated_ids(streaming: bool, t
 
 
 # endregion
+
+
+@pytest.mark.contract("C4")
+def test_a_generated_id_of_a_call_costs_no_tokens() -> None:
+    tokenizer = RecordingTokenizer()
+    named, unnamed = call("1.0", message_id="m1"), call("1.0", message_id="m1")
+    named.contents[0].id = f"af-call-{'0' * 32}"
+
+    annotate_message_groups([named], tokenizer=tokenizer)
+    annotate_message_groups([unnamed], tokenizer=tokenizer)
+
+    assert tokenizer.texts[0] == tokenizer.texts[1]
+
+
+@pytest.mark.contract("C4")
+@both_modes
+@pytest.mark.parametrize("agent", [False, True], ids=["client", "agent"])
+async def test_what_is_being_asked_is_not_covered_by_name_alone(streaming: bool, agent: bool) -> None:
+    """The caller uses an id again that a summary in the same list names."""
+    client = ScriptedChatClient([say("a2")])
+    messages = [summary_message("s", ["m1"]), user("u2", message_id="m1")]
+
+    if agent:
+        await ask(Agent(client=client), messages, streaming=streaming)
+    elif streaming:
+        async for _ in client.get_response(messages, stream=True):
+            pass
+    else:
+        await client.get_response(messages)
+
+    assert markers(client.requests[0]) == ["u2"]
+    assert messages[1].message_id == "m1", "the caller's own"
+
+
+@pytest.mark.contract("C4")
+@pytest.mark.parametrize("store_kind", ["memory", "file", "msgpack"])
+async def test_messages_that_are_saved_directly_get_an_id(store_kind: str, tmp_path: Path) -> None:
+    store, session = make_store(store_kind, tmp_path), AgentSession()
+    message = user("u1")
+
+    await store.provider.save_messages(
+        session.session_id, [message, say("a1")], state=session.state.setdefault(store.source_id, {})
+    )
+
+    assert_unique_ids(store.read(session))
+    assert message.message_id is None, "the caller's own"

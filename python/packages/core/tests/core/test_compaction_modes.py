@@ -137,3 +137,18 @@ async def test_the_response_tells_what_the_run_said(streaming: bool, name: str, 
     assert said <= known(project(response.messages), talk.summarizer)
     assert_no_dangling_pointer(response.messages)
     assert unpaired_calls(project(response.messages)) == []
+
+
+@pytest.mark.contract("C12")
+@pytest.mark.parametrize("store_kind", ["memory", "file", "msgpack"])
+@both_persistences
+async def test_calls_are_stored_alike_in_both_modes(store_kind: str, per_call: bool, tmp_path: Path) -> None:
+    """A call was stored before it had the id by which the loop knows it, and cost other tokens afterwards."""
+    stored: list[list[tuple[str, bool]]] = []
+    for streaming in (False, True):
+        talk = Talk(make_store(store_kind, tmp_path / str(streaming)), streaming, per_call)
+        await talk.turn(calls=2)
+        stored.append([(c.type, c.id is not None) for message in talk.stored() for c in message.contents])
+
+    assert stored[0] == stored[1]
+    assert ("function_call", True) in stored[0]

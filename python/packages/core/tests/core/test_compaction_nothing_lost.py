@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent_framework import AgentSession, Message, create_harness_agent
+from agent_framework import AgentSession, Message, apply_compaction, create_harness_agent
 
 from ._compaction_helpers import (
     STRATEGY_NAMES,
@@ -23,6 +23,7 @@ from ._compaction_helpers import (
     assert_covered_by_stored_summaries,
     assert_no_dangling_pointer,
     assert_nothing_lost,
+    assert_paired,
     assert_prompts_tell_everything,
     assert_sound_history,
     assert_stored_as_said,
@@ -225,6 +226,25 @@ async def test_a_model_error_half_way_loses_nothing(
     assert_covered_by_stored_summaries(stored, loaded)
 
 
+async def _exclude_and_fail(messages: list[Message]) -> bool:
+    """Somebody's own strategy: excludes and removes before it has its summary, which does not come."""
+    for message in messages[:2]:
+        cover(message, "summary-1")
+    del messages[1]
+    raise RuntimeError("the summarizer is away")
+
+
+@pytest.mark.contract("C1")
+async def test_a_strategy_that_fails_half_way_leaves_the_list_as_it_was() -> None:
+    messages = [user("u1", message_id="m1"), say("a1", message_id="m2"), user("u2", message_id="m3")]
+
+    with pytest.raises(RuntimeError, match="away"):
+        await apply_compaction(messages, strategy=_exclude_and_fail)
+
+    assert markers(messages) == markers(project(messages)) == ["u1", "a1", "u2"]
+    assert_no_dangling_pointer(messages)
+
+
 @pytest.mark.contract("C1")
 @every_axis
 @either_loading
@@ -363,6 +383,26 @@ async def test_two_strategies_over_one_id_for_every_answer_lose_nothing(
     for calls in (0, 0, 0, 3, 1):
         await talk.turn(calls=calls)
         assert_sound_history(talk, await talk.load())
+
+
+@pytest.mark.contract("C1")
+@every_axis
+@pytest.mark.parametrize("name", sorted(SUMMARIZING))
+async def test_one_id_for_every_answer_loses_nothing_in_a_store_that_drops(
+    streaming: bool, store_kind: str, per_call: bool, name: str, tmp_path: Path
+) -> None:
+    """The message that an old summary names is gone; a new one under its name is another message."""
+    talk = Talk(make_store(store_kind, tmp_path), streaming, per_call, provider_options={"retain_excluded": False})
+    talk.after = make_strategy(name, talk.summarizer)
+    talk.message_id_of_answers = "response"
+    talk.agent = talk.make_agent(talk.client)
+
+    for calls in (1, 0, 0, 2, 1):
+        await talk.turn(calls=calls)
+
+    assert_prompts_tell_everything(talk)
+    assert_paired(talk.client.requests)
+    assert_unique_ids(talk.stored())
 
 
 @pytest.mark.contract("C1")

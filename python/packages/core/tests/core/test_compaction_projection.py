@@ -17,7 +17,9 @@ from agent_framework import (
     AgentSession,
     CompactionProvider,
     Message,
+    ToolResultCompactionStrategy,
     annotate_message_groups,
+    apply_compaction,
     chat_middleware,
     included_messages,
 )
@@ -25,6 +27,7 @@ from agent_framework import (
 from ._compaction_helpers import (
     STRATEGY_NAMES,
     SUMMARIZING,
+    ScriptedChatClient,
     Summarizer,
     Talk,
     all_stores,
@@ -463,6 +466,59 @@ def test_annotating_keeps_the_annotation_of_another_copy_as_it_was() -> None:
 
     assert annotation(original) == before
     assert SUMMARIZED_BY_SUMMARY_ID_KEY not in annotation(original)
+
+
+# endregion
+
+
+# region Requests, and summaries of two writers
+
+
+@pytest.mark.contract("C1")
+@both_modes
+async def test_what_a_summary_covers_is_not_sent_next_to_it(streaming: bool) -> None:
+    """Also where no strategy is configured, as when a list with a summary in it is sent again."""
+    client = ScriptedChatClient([say("a2")])
+    messages = [summary_message("s", ["m1", "m2"]), user("u1", message_id="m1"), say("a1", message_id="m2"), user("u2")]
+
+    if streaming:
+        stream = client.get_response(messages, stream=True)
+        async for _ in stream:
+            pass
+    else:
+        await client.get_response(messages)
+
+    (request,) = client.requests
+    assert [bool(summary_of(message)) for message in request] == [True, False]
+    assert markers(request) == ["u2"]
+
+
+@pytest.mark.contract("C1")
+def test_two_summaries_of_the_same_messages_stand_where_the_first_of_them_stood() -> None:
+    """Two processes compacted one history at once."""
+    messages = [user("u1", message_id="m1"), say("a1", message_id="m2"), user("u2", message_id="m3"), say("a2")]
+    summaries = [summary_message("s1", ["m1", "m2"], text="first"), summary_message("s2", ["m1", "m2"], text="second")]
+
+    projected = project([*messages, *summaries])
+
+    assert [text_of(message) for message in projected][:2] == ["first", "second"]
+    assert markers(projected) == ["u2", "a2"]
+    assert [text_of(message) for message in project(projected)] == [text_of(message) for message in projected]
+
+
+@pytest.mark.contract("C1")
+async def test_a_summary_does_not_cover_what_a_strategy_dropped_before() -> None:
+    """A tool-call group that is excluded in part: its summary tells, and covers, the other part."""
+    messages = [call("1.0", message_id="m1"), call("2.0", message_id="m2"), user("u3", message_id="m3")]
+    messages += [result("1.0", message_id="m4"), result("2.0", message_id="m5")]
+    for message in (messages[0], messages[3]):
+        message.additional_properties[EXCLUDED_KEY] = True
+
+    await apply_compaction(messages, strategy=ToolResultCompactionStrategy(keep_last_tool_call_groups=0))
+
+    (summary,) = [message for message in messages if summary_of(message)]
+    assert summary_of(summary) == ["m2", "m5"]
+    assert "r1.0" not in markers([summary])
 
 
 # endregion

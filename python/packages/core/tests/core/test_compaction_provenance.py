@@ -435,6 +435,88 @@ async def test_two_summaries_may_cover_the_parts_of_a_split_message_together(str
 @pytest.mark.contract("C9")
 @both_modes
 @both_claims
+async def test_a_summary_does_not_cover_a_part_that_a_refused_one_told(streaming: bool, claim: str) -> None:
+    """The first summary stands for one part and is refused; the second stands for the other part alone."""
+    talk = _talk()
+    first = _SummarizeOnly("m2-text", summary_id="summary-1")
+    second = _SummarizeOnly("m2-image", summary_id="summary-2")
+
+    await _send([_Replace(claim, _two_parts), first, second], talk, streaming=streaming)
+
+    assert _outcome(talk) == (False, [])
+
+
+@pytest.mark.contract("C9")
+@both_modes
+@both_claims
+@pytest.mark.parametrize("left_out", ["m2-text", "m2-image"])
+async def test_a_summary_does_not_cover_a_part_that_was_left_out_before(
+    streaming: bool, claim: str, left_out: str
+) -> None:
+    @chat_middleware
+    async def leave_out(context: Any, call_next: Any) -> None:
+        context.messages = [message for message in context.messages if message.message_id != left_out]
+        await call_next()
+
+    talk = _talk()
+
+    await _send([_Replace(claim, _two_parts), leave_out, _Summarize()], talk, streaming=streaming)
+
+    assert _outcome(talk) == (False, [])
+
+
+class _SummarizeOnly(ChatMiddleware):
+    """Puts a summary in the place of one message."""
+
+    def __init__(self, message_id: str, *, summary_id: str) -> None:
+        self._message_id = message_id
+        self._summary_id = summary_id
+
+    async def process(self, context: Any, call_next: Any) -> None:
+        summary = summary_message(self._summary_id, [self._message_id], "<what happened>", "user")
+        context.messages = [summary if m.message_id == self._message_id else m for m in context.messages]
+        await call_next()
+
+
+@pytest.mark.contract("C8")
+@both_modes
+@both_claims
+async def test_both_claims_hold_for_a_middleware_that_summarizes_what_it_replaced(streaming: bool, claim: str) -> None:
+    """The replacements are in no list that anybody else sees."""
+
+    @chat_middleware
+    async def fit_and_summarize(context: Any, call_next: Any) -> None:
+        fitted = [_claim(context, claim, _one_part(message)[0], message) for message in context.messages]
+        context.messages = await apply_compaction(fitted, strategy=make_strategy("summarization", Summarizer()))
+        await call_next()
+
+    talk = _talk()
+
+    await _send([fit_and_summarize], talk, streaming=streaming)
+
+    assert _outcome(talk) == (True, ["m1", "m2"])
+
+
+@pytest.mark.contract("C9")
+@both_modes
+async def test_a_summary_without_an_id_is_given_one(streaming: bool) -> None:
+    @chat_middleware
+    async def summarize(context: Any, call_next: Any) -> None:
+        summary = summary_message("summary-1", ["m1", "m2"], "<what happened>", "user")
+        summary.message_id = None
+        context.messages = [summary, *context.messages[-1:]]
+        await call_next()
+
+    talk = _talk()
+
+    await _send([summarize], talk, streaming=streaming)
+
+    assert _outcome(talk) == (True, ["m1", "m2"])
+
+
+@pytest.mark.contract("C9")
+@both_modes
+@both_claims
 async def test_a_replacement_of_several_messages_covers_them_all(streaming: bool, claim: str) -> None:
     talk = _talk()
 
@@ -914,6 +996,31 @@ async def test_a_refusal_is_logged_once_per_run_and_kind(
     assert summarize.made >= 6
     assert len(first_run) == 1
     assert "record_superseded" in first_run[0]
+    assert len(_warnings(caplog)) == 1
+
+
+@pytest.mark.contract("C11")
+@both_modes
+async def test_a_refusal_is_logged_once_in_the_tool_loop_of_a_client(
+    streaming: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where there is no agent, the run is the call of the client."""
+    from ._compaction_helpers import work_tool
+
+    summarize = _SummarizeEachCall(lambda message: f"unknown-{len(text_of(message))}")
+    client = ScriptedChatClient([call("1.0"), call("1.1"), call("1.2"), say("a1")], middleware=[summarize])
+    options: Any = {"tools": [work_tool()]}
+
+    with caplog.at_level(logging.WARNING):
+        if streaming:
+            stream = client.get_response([user("u1")], stream=True, options=options)
+            async for _ in stream:
+                pass
+            await stream.get_final_response()
+        else:
+            await client.get_response([user("u1")], options=options)
+
+    assert summarize.made >= 3
     assert len(_warnings(caplog)) == 1
 
 

@@ -484,6 +484,61 @@ async def test_a_reader_finds_the_old_history_or_the_new_one_after_a_kill(store_
 
 @pytest.mark.contract("C14")
 @file_stores
+async def test_a_reader_finds_whole_appends_after_a_kill(store_kind: str, tmp_path: Path) -> None:
+    """A history that is written in place was torn in the middle of a record."""
+    format_ = "json" if store_kind == "file" else "msgpack"
+    provider = FileHistoryProvider(tmp_path, serialization_format=format_)  # type: ignore[arg-type]
+    writer = """
+        path, format_ = sys.argv[1:]
+        provider = FileHistoryProvider(path, serialization_format=format_)
+        async def main():
+            turn = 0
+            while True:
+                turn += 1
+                ids = [f"{os.getpid()}-{turn}-{part}" for part in range(3)]
+                print(turn, flush=True)
+                await provider.save_messages("session", [Message("user", ["x" * 400_000], message_id=i) for i in ids])
+        asyncio.run(main())
+    """
+    chance = random.Random(store_kind)
+    for _ in range(4):
+        process = _start(writer, str(tmp_path), format_, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        try:
+            for _ in range(chance.randint(2, 4)):
+                process.stdout.readline()
+            await asyncio.sleep(chance.random() * 0.01)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+        read = [message.message_id or "" for message in await provider.get_messages("session")]
+        assert len(read) > 0
+        assert [message_id.rpartition("-")[2] for message_id in read] == ["0", "1", "2"] * (len(read) // 3)
+
+
+@pytest.mark.contract("C14")
+@file_stores
+@pytest.mark.parametrize("length", range(238, 251))
+async def test_a_long_session_id_needs_no_longer_names_than_its_history(
+    store_kind: str, length: int, tmp_path: Path
+) -> None:
+    filled = _Filled(make_store(store_kind, tmp_path), AgentSession(session_id="s" * length))
+    try:
+        (tmp_path / filled.store.provider._session_file_path("s" * length).name).touch()
+    except OSError:
+        with pytest.raises(OSError, match="too long"):
+            await filled.save([user("u1")])
+        return
+
+    await filled.save([user("u1", message_id="m1")])
+
+    assert await filled.replace(await filled.store.provider.get_messages("s" * length), [user("u2")]) is True
+
+
+@pytest.mark.contract("C14")
+@file_stores
 async def test_a_reader_in_another_process_never_finds_half_a_history(store_kind: str, tmp_path: Path) -> None:
     format_ = "json" if store_kind == "file" else "msgpack"
     provider = FileHistoryProvider(tmp_path, serialization_format=format_)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from agent_framework import (
     Agent,
     AgentSession,
     CompactionProvider,
+    Content,
     InMemoryHistoryProvider,
     Message,
 )
@@ -41,7 +42,9 @@ from ._compaction_helpers import (
     make_store,
     make_strategy,
     markers,
+    new_name,
     say,
+    summary_message,
     summary_of,
     text_of,
     user,
@@ -503,3 +506,172 @@ async def test_what_a_turn_appends_while_a_strategy_runs_is_not_dropped(
 
 
 # endregion
+
+
+class _LateHistoryProvider(InMemoryHistoryProvider):
+    """A store in which somebody else is first the first time."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.refusals = 0
+
+    async def replace_messages(self, session_id: Any, replaced: Any, replacement: Any, *, state: Any = None) -> bool:
+        if self.refusals == 0:
+            self.refusals += 1
+            await self.save_messages(session_id, [Message("user", ["[[other]] writer"])], state=state)
+        return await super().replace_messages(session_id, replaced, replacement, state=state)
+
+
+@pytest.mark.contract("C15")
+@both_modes
+@both_persistences
+@pytest.mark.parametrize("name", NOT_SUMMARIZING)
+async def test_an_exclusion_is_recorded_although_somebody_else_wrote_meanwhile(
+    streaming: bool, per_call: bool, name: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    provider = _LateHistoryProvider()
+    talk = Talk(Store("memory", provider), streaming, per_call)
+    talk.after = make_strategy(name, talk.summarizer)
+    _start(talk)
+
+    with caplog.at_level(logging.WARNING):
+        await talk.turn(calls=6)
+
+    assert provider.refusals == 1
+    assert any(is_excluded(message) for message in talk.stored())
+    assert markers(talk.stored()) == [*talk.said, "other"]
+    assert [r.getMessage() for r in caplog.records if "budget" not in r.getMessage()] == []
+
+
+@pytest.mark.contract("C15")
+@both_modes
+@both_persistences
+@pytest.mark.parametrize("retain", [True, False], ids=["retain", "drop"])
+async def test_a_rewrite_that_is_always_refused_gives_one_warning(
+    streaming: bool, per_call: bool, retain: bool, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    talk = Talk(Store("memory", _RefusingHistoryProvider()), streaming, per_call)
+    talk.provider_options = {"retain_excluded": retain}
+    talk.after = make_strategy("sliding_window")
+    _start(talk)
+
+    with caplog.at_level(logging.WARNING):
+        await talk.turn(calls=3)
+        await talk.turn(calls=3)
+
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "SlidingWindowStrategy" in warning
+    assert "_RefusingHistoryProvider" in warning
+    assert "replace_messages" in warning
+    assert ("retain_excluded=True" in warning) is not retain
+    assert_stored_as_said(talk.stored(), talk.said)
+
+
+class _FailingHistoryProvider(InMemoryHistoryProvider):
+    async def replace_messages(self, *args: Any, **kwargs: Any) -> bool:
+        raise OSError("the disk is full")
+
+
+@pytest.mark.contract("C15")
+@both_modes
+@both_persistences
+@pytest.mark.parametrize("name", sorted(SUMMARIZING))
+async def test_a_rewrite_that_fails_does_not_cost_the_summary(
+    streaming: bool, per_call: bool, name: str, tmp_path: Path
+) -> None:
+    """Summaries are appended before anything is dropped."""
+    talk = Talk(Store("memory", _FailingHistoryProvider()), streaming, per_call)
+    talk.provider_options = {"retain_excluded": False}
+    talk.after = make_strategy(name, talk.summarizer)
+    _start(talk)
+
+    with pytest.raises(OSError, match="disk"):
+        await talk.turn(calls=4)
+
+    assert any(summary_of(message) for message in talk.stored())
+    talk.provider_options = {}
+    assert_all_told(talk, await talk.load())
+
+
+async def _shorten_results(messages: list[Message]) -> bool:
+    """Somebody's own strategy: puts a shorter result in the place of the first one."""
+    position = next((i for i, message in enumerate(messages) if message.role == "tool"), None)
+    if position is None:
+        return False
+    old = messages[position]
+    short = [Content.from_function_result(content.call_id or "", result="short") for content in old.contents]
+    messages[position] = new_name("record_superseded")(Message("tool", short), old)
+    return True
+
+
+async def _remove_results(messages: list[Message]) -> bool:
+    """Somebody's own strategy: takes a result out and leaves its call."""
+    position = next((i for i, message in enumerate(messages) if message.role == "tool"), None)
+    if position is not None:
+        del messages[position]
+    return position is not None
+
+
+@pytest.mark.contract("C2")
+@every_axis
+@pytest.mark.parametrize("retain", [True, False], ids=["retain", "drop"])
+@pytest.mark.parametrize("strategy", [_shorten_results, _remove_results])
+async def test_a_strategy_that_replaces_or_removes_results_splits_no_pair(
+    streaming: bool, store_kind: str, per_call: bool, retain: bool, strategy: Any, tmp_path: Path
+) -> None:
+    talk = _talk(store_kind, tmp_path, streaming, per_call, None, retain_excluded=retain)
+    talk.after = strategy
+    _start(talk)
+
+    for calls in (1, 2, 0, 1):
+        await talk.turn(calls=calls)
+
+    assert_paired(talk.client.requests)
+    assert_stored_as_said(talk.stored(), talk.said)
+
+
+async def _summarize_all_but_the_last(messages: list[Message]) -> bool:
+    """Somebody's own strategy: puts a summary in the place of the messages, which it takes out of the list."""
+    *old, last = messages
+    messages[:] = [summary_message(f"summary-{len(messages)}", [m.message_id or "" for m in old]), last]
+    return True
+
+
+@pytest.mark.contract("C15")
+@both_modes
+@both_persistences
+async def test_a_strategy_that_removes_what_its_summary_covers_needs_no_rewrite(
+    streaming: bool, per_call: bool, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    talk = _talk("serialising", tmp_path, streaming, per_call, None)
+    talk.after = _summarize_all_but_the_last
+    _start(talk)
+
+    with caplog.at_level(logging.WARNING):
+        await talk.turn(calls=2)
+        await talk.turn()
+
+    assert [record.getMessage() for record in caplog.records] == []
+    assert len(talk.client.requests[-1]) == 3
+    assert_stored_as_said(talk.stored(), talk.said)
+
+
+@pytest.mark.contract("C17")
+@both_modes
+@both_persistences
+@pytest.mark.parametrize("store_kind", ["memory", "file", "msgpack"])
+async def test_a_store_that_drops_is_bounded_without_an_after_strategy(
+    streaming: bool, per_call: bool, store_kind: str, tmp_path: Path
+) -> None:
+    """What a strategy of the run has summarized is dropped as well."""
+    talk = _talk(store_kind, tmp_path, streaming, per_call, None, retain_excluded=False)
+    talk.attach_compaction = True
+    talk.in_run = make_strategy("summarization", talk.summarizer, tight=False)
+    _start(talk)
+    sizes: list[int] = []
+
+    for _ in range(12):
+        await talk.turn(calls=1)
+        sizes.append(len(talk.stored()))
+
+    assert max(sizes[6:]) <= max(sizes[:6])
