@@ -39,8 +39,12 @@ from ._compaction_helpers import (
     markers,
     say,
     summary_of,
+    text_of,
     user,
 )
+
+
+NO_RESULT = "Error: Tool execution was aborted before a result was produced."
 
 
 @tool(approval_mode="always_require")
@@ -160,7 +164,7 @@ async def test_the_input_of_a_turn_that_paused_stays(
 
 @pytest.mark.contract("C2")
 @every_axis
-async def test_a_call_that_the_user_did_not_answer_is_not_sent(
+async def test_a_call_that_the_user_passed_over_is_sent_with_a_result_that_says_so(
     streaming: bool, store_kind: str, per_call: bool, tmp_path: Path
 ) -> None:
     talk = _Conversation(make_store(store_kind, tmp_path), streaming, per_call)
@@ -170,8 +174,11 @@ async def test_a_call_that_the_user_did_not_answer_is_not_sent(
     await talk.say(user("u3"), say("a3"))
 
     assert_paired(talk.client.requests)
-    assert markers(talk.client.requests[-1]) == ["u1", "u2", "a2", "u3"]
+    if per_call:
+        assert markers(talk.client.requests[-1]) == ["u1", "c1.0", "u2", "a2", "u3"]
+        assert [text_of(m) for m in talk.client.requests[-1] if m.role == "tool"] == [NO_RESULT]
     assert "c1.0" in markers(talk.stored())
+    assert not any(message.role == "tool" for message in talk.stored())
 
 
 @pytest.mark.contract("C2")
@@ -193,7 +200,7 @@ async def test_a_call_that_is_approved_late_is_sent_with_its_result(
 @both_persistences
 @pytest.mark.parametrize("streaming", [False, True], ids=["non_streaming", "streaming"])
 @pytest.mark.parametrize("calls", [1, 2])
-async def test_a_call_whose_execution_failed_is_not_sent(
+async def test_a_call_whose_execution_failed_is_sent_with_a_result_that_says_so(
     streaming: bool, per_call: bool, calls: int, tmp_path: Path
 ) -> None:
     """Per-service-call persistence stores a call before it is executed."""

@@ -323,20 +323,3 @@ async def test_a_run_over_its_budget_warns_once(
 
     assert len(talk.client.requests) == 5
     assert len([record for record in caplog.records if "budget" in record.getMessage()]) == 1
-
-
-@pytest.mark.contract("C3")
-@both_modes
-@both_persistences
-async def test_a_question_whose_answer_the_caller_began_stays(
-    streaming: bool, per_call: bool, tmp_path: Path
-) -> None:
-    talk = Talk(make_store("memory", tmp_path), streaming, per_call)
-    talk.agent = talk.make_agent(talk.client, SlidingWindowStrategy(keep_last_groups=1))
-    await talk.turn(calls=1)
-    talk.client.script(call("2.0"), call("2.1"), say("a2"))
-
-    await ask(talk.agent, [user("u2"), say("begun")], session=talk.session, streaming=streaming)
-
-    for request in talk.client.requests[2:]:
-        assert "u2" in markers(request)

@@ -12,7 +12,6 @@ import pytest
 
 from agent_framework import (
     Agent,
-    AgentSession,
     Message,
     TruncationStrategy,
     annotate_message_groups,
@@ -384,17 +383,3 @@ async def test_what_is_being_asked_is_not_covered_by_name_alone(streaming: bool,
 
     assert markers(client.requests[0]) == ["u2"]
     assert messages[1].message_id == "m1", "the caller's own"
-
-
-@pytest.mark.contract("C4")
-@pytest.mark.parametrize("store_kind", ["memory", "file", "msgpack"])
-async def test_messages_that_are_saved_directly_get_an_id(store_kind: str, tmp_path: Path) -> None:
-    store, session = make_store(store_kind, tmp_path), AgentSession()
-    message = user("u1")
-
-    await store.provider.save_messages(
-        session.session_id, [message, say("a1")], state=session.state.setdefault(store.source_id, {})
-    )
-
-    assert_unique_ids(store.read(session))
-    assert message.message_id is None, "the caller's own"
