@@ -215,6 +215,40 @@ def test_a_served_release_without_a_minimum(kept: Project) -> None:
     assert complaints(kept) == [f"{complaint} unpatched"]
 
 
+@pytest.mark.parametrize(
+    ("replaced_by", "is_there"),
+    [
+        ("tests/core/test_it.py::test_it", True),
+        ("tests/core/test_it.py::test_it[1]", True),
+        ("tests/core/test_it.py::test_other", False),
+        ("tests/core/test_other.py::test_it", False),
+        ("packages/core/tests/core/test_it.py::test_it", False),
+    ],
+)
+def test_an_overruled_test_has_a_behaviour_test_in_its_place(kept: Project, replaced_by: str, is_there: bool) -> None:
+    rows = '[[change]]\ntest = "tests/core/test_x.py::test_y"\ncontract = "T1"\nwhy = "so"\n'
+    with (kept.layout.series("1.0") / "expected-changes.toml").open("a") as opened:
+        opened.write(f'{rows}replaced_by = "{replaced_by}"\n')
+
+    if is_there:
+        kept.good("lint")
+    else:
+        complaint = f"patches/1.0/expected-changes.toml: {replaced_by} is no behaviour test about T1"
+        assert complaints(kept) == [complaint]
+
+
+def test_an_overruled_test_is_replaced_by_one_about_the_line_that_overrules_it(kept: Project) -> None:
+    promise_more = kept.layout.behaviour / "contract.toml"
+    promise_more.write_text(promise_more.read_text().replace("['T1']", "['T1', 'T2']"))
+    write_test(kept, TESTS + TESTS.partition("\n\n\n")[2].replace("T1", "T2").replace("test_it", "test_that"))
+    rows = '[[change]]\ntest = "tests/core/test_x.py::test_y"\ncontract = "T2"\nwhy = "so"\n'
+    with (kept.layout.series("1.0") / "expected-changes.toml").open("a") as opened:
+        opened.write(f'{rows}replaced_by = "tests/core/test_it.py::test_it"\n')
+
+    complaint = "patches/1.0/expected-changes.toml: tests/core/test_it.py::test_it is no behaviour test about T2"
+    assert complaints(kept) == [complaint]
+
+
 def test_a_served_release_that_the_contract_does_not_speak_of_is_told_once(kept: Project) -> None:
     kept.release("0.9.0", line="1.0")
     minimum(kept, "0.9.0", "1.0.0")

@@ -62,6 +62,18 @@ def _missing_test(layout: Layout, test: str) -> Iterator[str]:
         yield f"Tests: {test} is not in {layout.show(path)}"
 
 
+def replacement_problems(layout: Layout, wanted: expected.Expected) -> list[str]:
+    """Return which overruled tests have no behaviour test about the contract line that stands in for them."""
+    found: list[str] = []
+    for change in wanted.changes:
+        file, _, name = change.replaced_by.partition("::")
+        path = layout.behaviour / _PACKAGE / file
+        tests = read_tests(path) if path.is_file() else []
+        if not any(test.name == name.partition("[")[0] and change.contract in test.lines for test in tests):
+            found.append(f"{wanted.where}: {change.replaced_by} is no behaviour test about {change.contract}")
+    return found
+
+
 def drift(layout: Layout, line: str, reference: Release) -> list[str]:
     """Return how the files of a line differ from what `make export` would write.
 
@@ -164,6 +176,7 @@ def lint(layout: Layout) -> tuple[Releases, int]:
             found += drift(layout, line, rows[-1])
             promised = frozenset(name for row in rows for name in contract.promised(layout, row.version))
             wanted = expected.load(layout, line, promised)
+            found += replacement_problems(layout, wanted)
             found += [
                 f"{wanted.where}: no minimum for {row.version}: say how many of upstream's tests pass on it unpatched"
                 for row in rows
