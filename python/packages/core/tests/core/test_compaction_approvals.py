@@ -43,7 +43,6 @@ from ._compaction_helpers import (
     user,
 )
 
-
 NO_RESULT = "Error: Tool execution was aborted before a result was produced."
 
 
