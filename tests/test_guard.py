@@ -139,3 +139,24 @@ def test_a_call_with_a_mapping_may_pass_anything(tmp_path: Path) -> None:
 
 def test_an_argument_that_only_a_mapping_takes_now_is_still_taken(tmp_path: Path, user: dict[str, guard.Use]) -> None:
     assert held(tmp_path, user, "*, session, context, only_some=False", "**arguments") == []
+
+
+@pytest.mark.parametrize(
+    ("imported", "found"),
+    [
+        ("from ._keys import _STATE_KEY\n", []),
+        ("from ._keys import _STATE_KEY as _KEY\n", ["_agents._STATE_KEY is gone"]),
+        ("from ._other import _STATE_KEY\n", ["_agents._STATE_KEY is gone"]),
+        ("", ["_agents._STATE_KEY is gone"]),
+    ],
+)
+def test_a_name_may_move_if_its_module_still_has_it(
+    tmp_path: Path, user: dict[str, guard.Use], imported: str, found: list[str]
+) -> None:
+    line = '_STATE_KEY = "_pending_state"\n'
+    stock = core(tmp_path, "stock", STOCK)
+    folder = write(tmp_path / "patched", "agent_framework", _agents=imported + STOCK.replace(line, ""), _keys=line)
+
+    problems = guard.problems(user, stock, guard.offered(folder.parent))
+
+    assert sorted({problem.partition(";")[0] for problem in problems}) == found

@@ -122,7 +122,7 @@ def private_names(base: Base, gate: Gate) -> None:
     Raises:
         PatchsetError: Something that they use is gone, or takes something else.
     """
-    stock, patched = guard.definitions(base.stock), guard.definitions(base.patched)
+    stock, patched = guard.definitions(base.stock), guard.offered(base.patched)
     site = site_of(base.env)
     found: list[str] = []
     names: set[str] = set()

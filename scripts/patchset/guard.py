@@ -97,11 +97,30 @@ Definitions = dict[str, dict[str, Definition]]
 def definitions(site: Path) -> Definitions:
     """Return what the core that is installed in a folder defines."""
     found: Definitions = {}
-    for path in sorted((site / CORE).rglob("*.py")):
-        module = ".".join(path.relative_to(site / CORE).with_suffix("").parts)
-        for name, where, definition in _defined(ast.parse(path.read_bytes()).body, module, within_class=False):
+    for module, body in _modules(site):
+        for name, where, definition in _defined(body, module, within_class=False):
             found.setdefault(name, {})[where] = definition
     return found
+
+
+def offered(site: Path) -> Definitions:
+    """Return what the core that is installed in a folder defines, and under it what a module has from another one."""
+    found = definitions(site)
+    for module, body in _modules(site):
+        for node in body:
+            if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+                package = module.rpartition(".")[0]
+                source = f"{package}.{node.module}" if package else node.module
+                for alias in node.names:
+                    if definition := found.get(alias.name, {}).get(f"{source}.{alias.name}"):
+                        name = alias.asname or alias.name
+                        found.setdefault(name, {}).setdefault(f"{module}.{name}", definition)
+    return found
+
+
+def _modules(site: Path) -> Iterator[tuple[str, list[ast.stmt]]]:
+    for path in sorted((site / CORE).rglob("*.py")):
+        yield ".".join(path.relative_to(site / CORE).with_suffix("").parts), ast.parse(path.read_bytes()).body
 
 
 def _defined(body: list[ast.stmt], scope: str, *, within_class: bool) -> Iterator[tuple[str, str, Definition]]:
