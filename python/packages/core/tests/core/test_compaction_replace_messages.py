@@ -531,6 +531,46 @@ async def test_a_reader_finds_whole_appends_after_a_kill(store_kind: str, tmp_pa
 
 @pytest.mark.contract("C14")
 @file_stores
+async def test_an_append_that_fails_before_there_is_a_history_is_taken_back(
+    store_kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    filled = _Filled(make_store(store_kind, tmp_path), AgentSession())
+    real_open = Path.open
+
+    def full(self: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if mode.startswith("a"):
+            raise OSError("the disk is full")
+        return real_open(self, mode, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(Path, "open", full)
+        await filled.save([user("u0")])
+
+    assert await filled.store.provider.get_messages(filled.session.session_id) == []
+    await filled.save([user("u1", message_id="m1")])
+    assert markers(filled.read()) == ["u1"]
+
+
+@pytest.mark.contract("C14")
+@pytest.mark.parametrize(("killed", "other"), [("json", "msgpack"), ("msgpack", "json")])
+async def test_a_killed_append_is_taken_back_from_its_own_file(killed: str, other: str, tmp_path: Path) -> None:
+    """Two formats of one session lie next to each other."""
+    kept = FileHistoryProvider(tmp_path, serialization_format=other)  # type: ignore[arg-type]
+    torn = FileHistoryProvider(tmp_path, serialization_format=killed)  # type: ignore[arg-type]
+    everything = [user(f"u{number}", message_id=f"m{number}") for number in range(5)]
+    await kept.save_messages("session", everything)
+    await torn.save_messages("session", everything[:1])
+
+    process = _start(_KILLED_HALF_WAY, str(tmp_path), killed)
+    process.wait()
+
+    assert process.returncode == -signal.SIGKILL
+    assert markers(await kept.get_messages("session")) == markers(everything)
+    assert markers(await torn.get_messages("session")) == ["u0"]
+
+
+@pytest.mark.contract("C14")
+@file_stores
 @pytest.mark.parametrize("length", range(238, 251))
 async def test_a_long_session_id_needs_no_longer_names_than_its_history(
     store_kind: str, length: int, tmp_path: Path
